@@ -1,0 +1,128 @@
+"""The contracts between models, drafters, acceptance rules and the loop. See `types` for the letters in the shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from spec2seq.config import ModelConfig
+    from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, Scores, SourceBatch, Wanted
+
+    Choose = Callable[[Tensor, int], Tensor]
+
+
+class EncoderOutput(Protocol):
+    """Encoded sources of a batch with the cross-attention keys and values made from them."""
+
+    hidden: Tensor  # [B, S, D]
+    lengths: Tensor  # [B]
+
+    def select_rows(self, rows: Tensor) -> Self:
+        """The rows `rows` [B'] (int64, on the engine's device) in that order; may repeat rows. May reuse memory: the
+        old object must not be used afterwards."""
+
+    def concat(self, other: Self) -> Self:
+        """Both batches, self first; the shorter source is padded."""
+
+
+class Cache(Protocol):
+    """Self-attention keys and values of committed tokens. Slot index = absolute position unless told otherwise."""
+
+    num_rows: int
+
+    def select_rows(self, rows: Tensor) -> Self:
+        """As `EncoderOutput.select_rows`."""
+
+    def append_rows(self, count: int) -> Self:
+        """The same cache with `count` more empty (zero-filled) rows at the end."""
+
+
+class Verifier(Protocol):
+    """An encoder-decoder that scores several target tokens per row in one call."""
+
+    config: ModelConfig
+    device: torch.device
+
+    def encode(self, source: SourceBatch) -> EncoderOutput:
+        """Run the encoder and make the cross-attention keys and values. Raises InputError beyond the positions."""
+
+    def from_encoder(self, hidden: Tensor, lengths: Tensor) -> EncoderOutput:
+        """The same from encoder states [B, S, D] computed elsewhere."""
+
+    def new_cache(self, num_rows: int) -> Cache:
+        """An empty cache."""
+
+    def decode(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        lengths: Tensor,
+        cache: Cache,
+        encoded: EncoderOutput,
+        wanted: Wanted,
+        *,
+        queries: Tensor | None = None,
+        slots: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> DecoderOutput:
+        """Feed n tokens per row, write their keys and values, score what follows them.
+
+        Args:
+            tokens: [B, n] target ids.
+            positions: [B, n] absolute positions; only the look-up in the position table is clamped.
+            lengths: [B] real queries of each row; padded ones come last and have increasing positions too.
+            cache: grown as needed; keys and values go to `slots`.
+            encoded: the sources of the same rows.
+            wanted: what the answer must be able to tell.
+            queries: [B, m] indices into n of the queries to score; all n in order when None.
+            slots: [B, n] where keys and values are written; `positions` when None.
+            visible: [B, n, T'] bool, True where a query sees a slot; slot <= position when None.
+
+        Returns:
+            Scores of the asked queries [B, m, V]; hidden states of all n queries where wanted.
+        """
+
+
+class Drafter(Protocol):
+    """Something that proposes the next tokens of every row."""
+
+    hidden_layers: tuple[int, ...]  # verifier layers that `commit` must bring
+    default_num_draft_tokens: int  # what "auto" means without a controller
+    max_draft_tokens: int | None  # hard limit, None when there is none
+
+    def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
+        """Take in rows; they are appended behind the rows already there."""
+
+    def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
+        """Propose up to `num_draft_tokens` tokens for every row; never raises for rows it cannot serve (lengths 0).
+
+        `choose(log_probs [B, V], i) -> tokens [B]` picks token i of the block; None means argmax. A drafter whose
+        choice does not come from a law ignores it.
+        """
+
+    def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
+        """Called after every round, also when nothing was drafted; `prefix` is the one that `propose` was given,
+        before this round's tokens were appended."""
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the rows `rows` [B'] in that order."""
+
+
+class AcceptanceRule(Protocol):
+    """Decides how much of a draft is kept."""
+
+    num_top: int  # how many best ids per query it looks at
+    needs_logits: bool  # whether it looks at all scores
+
+    def accept(self, draft: DraftBlock, scores: Scores, noise: Tensor | None = None) -> Acceptance:
+        """How many leading draft tokens each row keeps, and the token after them.
+
+        Args:
+            draft: tokens [B, k], lengths [B].
+            scores: final scores [B, k+1, V]; row i judges draft token i, row `lengths[b]` gives the bonus token.
+            noise: [B, k+1, V] Gumbel noise of the seeded mode, None otherwise.
+        """

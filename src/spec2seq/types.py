@@ -1,0 +1,202 @@
+"""The records that travel between tokenization, models, drafters, acceptance and the loop.
+
+Shapes: B rows, S source positions, T target positions, k drafted tokens, n queries of one verifier call,
+D model width, V target vocabulary. Padding is always on the right; `lengths` say what is real.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FinishReason = Literal["eos", "length", "error", "cancelled"]
+Origin = Literal["forced", "accepted", "correction", "bonus"]
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Right-pad id lists. Returns ids [B, longest] and lengths [B], both int64."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    ids = torch.full((len(rows), int(lengths.max()) if len(rows) else 0), pad_id, dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+    return ids.to(device), lengths.to(device)
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """Source token ids [B, S] and their real lengths [B]."""
+
+    ids: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def from_lists(
+        cls, rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu"
+    ) -> SourceBatch:
+        """Right-pad id lists into a batch."""
+        return cls(*pad_rows(rows, pad_id, device))
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Committed target tokens [B, T], decoder start included, and how many are real [B]. Stale ids may follow."""
+
+    ids: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True)
+class DraftBlock:
+    """Proposed next tokens [B, k] and how many of them each row really proposes [B].
+
+    `log_probs` [B, k, V] is the law each token was drawn from; None means every token is a point mass.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    log_probs: Tensor | None = None
+
+    @property
+    def num_slots(self) -> int:
+        return self.tokens.shape[1]
+
+    @classmethod
+    def empty(cls, num_rows: int, device: torch.device | str = "cpu") -> DraftBlock:
+        """A draft of nothing: the round is then one step of plain search."""
+        return cls(
+            torch.zeros((num_rows, 0), dtype=torch.long, device=device),
+            torch.zeros(num_rows, dtype=torch.long, device=device),
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a verifier call must be able to answer, said before the call.
+
+    Attributes:
+        top: how many best ids per query `Scores.top` may be asked for.
+        logits: whether `Scores.logits` may be called.
+        log_sum_exp: whether `Scores.log_sum_exp` may be called.
+        hidden_layers: decoder layers whose outputs are returned in `DecoderOutput.hidden` (0 = embeddings, L = last).
+        banned: ids whose score is minus infinity everywhere; engines fold them into the output bias.
+    """
+
+    top: int = 1
+    logits: bool = False
+    log_sum_exp: bool = False
+    hidden_layers: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+
+
+class Scores(Protocol):
+    """Next-token scores of m queries per row, in fp32 (logits, or whatever the processors made of them)."""
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` best values and ids, [B, m, count] each, descending; ties go to the lowest id."""
+
+    def logits(self) -> Tensor:
+        """All scores [B, m, V], fp32."""
+
+    def log_sum_exp(self) -> Tensor:
+        """log of the sum of exp of all scores [B, m], fp32."""
+
+
+@dataclass(frozen=True)
+class TensorScores:
+    """`Scores` over a tensor [B, m, V] of fp32 scores that is already there."""
+
+    values: Tensor
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        if count == 1:
+            # torch.max over a dimension returns the first maximum, torch.topk promises no order among equals
+            best, ids = self.values.max(dim=-1, keepdim=True)
+            return best, ids
+        return top_with_lowest_ids(self.values, count)
+
+    def logits(self) -> Tensor:
+        return self.values
+
+    def log_sum_exp(self) -> Tensor:
+        return self.values.logsumexp(dim=-1)
+
+
+def top_with_lowest_ids(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` over the last dimension with ties resolved towards the lowest id, also at the cut."""
+    count = min(count, values.shape[-1])
+    best, ids = values.topk(count, dim=-1)
+    # Ids tied with the last kept value may have been left out for higher ones: redo the rare rows that have such ties.
+    tied = (values == best[..., -1:]).sum(-1) > (best == best[..., -1:]).sum(-1)
+    if bool(tied.any()):
+        order = values[tied].sort(dim=-1, descending=True, stable=True)
+        best[tied], ids[tied] = order.values[..., :count], order.indices[..., :count]
+    # Equal neighbours inside the kept ones: sort by id, then stably by value.
+    by_id = ids.argsort(dim=-1)
+    best, ids = best.gather(-1, by_id), ids.gather(-1, by_id)
+    by_value = best.argsort(dim=-1, descending=True, stable=True)
+    return best.gather(-1, by_value), ids.gather(-1, by_value)
+
+
+@dataclass(frozen=True)
+class DecoderOutput:
+    """Answer of one verifier call: scores of the asked queries, and decoder states [B, n, layers, D] if wanted."""
+
+    scores: Scores
+    hidden: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How many leading draft tokens each row keeps [B], and the verifier's own token after them [B]."""
+
+    num_accepted: Tensor
+    next_tokens: Tensor
+
+
+@dataclass
+class RequestStats:
+    """What one request cost and gained. Times are seconds; a shared call is divided evenly among its rows.
+
+    `num_tokens` counts emitted tokens, EOS and a forced first token included. `num_judged` leaves out drafted tokens
+    cut by the budget or drafted past an accepted EOS. `accepted_per_position[i]` counts rounds in which draft token i
+    was kept, `judged_per_position[i]` those in which it was judged.
+    """
+
+    num_tokens: int = 0
+    num_forced: int = 0
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_judged: int = 0
+    num_accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    judged_per_position: list[int] = field(default_factory=list)
+    seconds_encode: float = 0.0
+    seconds_draft: float = 0.0
+    seconds_verify: float = 0.0
+    seconds_rest: float = 0.0
+    is_degenerate: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_encode + self.seconds_draft + self.seconds_verify + self.seconds_rest
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Mean tokens per round: emitted tokens, a forced first token not counted, per verifier call."""
+        return (self.num_tokens - self.num_forced) / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens per judged one."""
+        return self.num_accepted / self.num_judged if self.num_judged else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field and property, for JSON output."""
+        names = [*self.__dataclass_fields__, "seconds", "tokens_per_round", "acceptance_rate"]
+        return {name: getattr(self, name) for name in names}
