@@ -200,3 +200,32 @@ class RequestStats:
         """Every field and property, for JSON output."""
         names = [*self.__dataclass_fields__, "seconds", "tokens_per_round", "acceptance_rate"]
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What one round gave one request: new token ids with their origins; the reason on the last one."""
+
+    request: int
+    token_ids: list[int]
+    origins: list[Origin]
+    round: int
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: token ids after the decoder start, EOS included, and its score where asked for."""
+
+    token_ids: list[int]
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class DecodedRequest:
+    """A finished request. `hypotheses` best first, never empty; `error` says why when the reason is "error"."""
+
+    hypotheses: list[Hypothesis]
+    finish_reason: FinishReason
+    stats: RequestStats
+    error: str | None = None
