@@ -1,0 +1,199 @@
+"""The options of a call: as they are said, and as they apply in the end."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from spec2seq.errors import OptionError
+from spec2seq.option_values import Kind, OptionInfo
+
+
+def _option(
+    kind: Kind, default: object, help: str, *, minimum: int | None = None, is_above_minimum: bool = False
+) -> Any:
+    return field(default=None, metadata={"option": OptionInfo(kind, default, help, minimum, is_above_minimum)})
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """What a call asks for, with transformers' names. None means "not said": see `config.resolve_options`.
+
+    The default that applies in the end, the help text and the range of each option are in `option_info(name)`. Lists
+    are stored as tuples. An empty list for suppress_tokens, eos_token_id, forced_bos_token_id or forced_eos_token_id
+    turns off what the checkpoint says.
+
+    Raises:
+        OptionError: a value has the wrong type or is out of range.
+    """
+
+    max_new_tokens: int | None = _option(
+        "count", 256, "Most tokens to generate, end of sequence included; cut to the model's positions.", minimum=1
+    )
+    max_length: int | None = _option(
+        "count", None, "The same limit counting the decoder start token too; max_new_tokens beats it.", minimum=2
+    )
+    min_new_tokens: int | None = _option("count", 0, "No end of sequence before this many tokens.", minimum=0)
+    min_length: int | None = _option(
+        "count", 0, "The same counting the decoder start token too; min_new_tokens beats it.", minimum=0
+    )
+    num_beams: int | None = _option("count", 1, "Beams of beam search; 1 is greedy search.", minimum=1)
+    num_return_sequences: int | None = _option(
+        "count", 1, "How many of the beams to return, best first; at most num_beams.", minimum=1
+    )
+    length_penalty: float | None = _option(
+        "number", 1.0, "Beam scores are divided by length ** length_penalty; above 0 favours long outputs."
+    )
+    early_stopping: bool | Literal["never"] | None = _option(
+        "early_stopping",
+        False,
+        "When beam search stops: True as soon as num_beams outputs are finished, False when better ones are unlikely, "
+        '"never" when better ones are impossible.',
+    )
+    renormalize_logits: bool | None = _option(
+        "flag", False, "Normalise scores again after all other options have changed them."
+    )
+    no_repeat_ngram_size: int | None = _option("count", 0, "No n-gram of this size twice; 0 is off.", minimum=0)
+    repetition_penalty: float | None = _option(
+        "number", 1.0, "Above 1 makes tokens less likely that are there already.", minimum=0, is_above_minimum=True
+    )
+    bad_words_ids: Sequence[Sequence[int]] | None = _option("words", None, "Token sequences never to generate.")
+    suppress_tokens: Sequence[int] | None = _option("ids", (), "Tokens never to generate.")
+    forced_bos_token_id: int | Sequence[int] | None = _option(
+        "row_ids", None, "First generated token, such as a language code; a list gives one per input."
+    )
+    forced_eos_token_id: int | Sequence[int] | None = _option(
+        "ids", (), "Token that ends an output reaching the length limit."
+    )
+    eos_token_id: int | Sequence[int] | None = _option("ids", None, "Token or tokens that end an output; the model's.")
+    num_draft_tokens: int | Literal["auto"] | None = _option(
+        "draft_tokens", "auto", 'Tokens drafted per round; "auto" leaves it to the drafter.', minimum=0
+    )
+    top_beta: int | None = _option(
+        "count", 1, "Accept draft tokens among this many best ones; 1 is exact, more is relaxed.", minimum=1
+    )
+    tau: float | None = _option(
+        "number", 1.0, "With top_beta, how many nats below the best token a draft token may score.", minimum=0
+    )
+    guard_eos: bool | None = _option(
+        "flag", True, "Even when relaxed, end an output exactly where the model itself would."
+    )
+    output_scores: bool | None = _option("flag", False, "Return the score of every output.")
+
+    def __post_init__(self) -> None:
+        for name in OPTION_NAMES:
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, option_info(name).checked(name, value))
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> GenerationOptions:
+        """Options by name.
+
+        Raises:
+            OptionError: a name is unknown (the message holds similar ones), or a value is not allowed.
+        """
+        for name in values:
+            if name not in OPTION_NAMES:
+                raise OptionError(unknown_option(name, values[name]))
+        return cls(**values)
+
+
+OPTION_NAMES = tuple(option.name for option in fields(GenerationOptions))
+
+
+def option_info(name: str) -> OptionInfo:
+    """Default, help text and range of an option."""
+    info: OptionInfo = GenerationOptions.__dataclass_fields__[name].metadata["option"]
+    return info
+
+
+def unknown_option(name: str, value: object) -> str:
+    """The message for a name that is no option, with the names like it."""
+    similar = difflib.get_close_matches(name, OPTION_NAMES, n=3)
+    remedy = f"did you mean {' or '.join(similar)}?" if similar else f"the options are {', '.join(OPTION_NAMES)}"
+    return f"unknown option {name}={value!r}; {remedy}"
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """The options that really apply to a request: every one has a value. Hashable.
+
+    Requests may share a batch exactly when their resolved options are equal. What each row may have for itself takes no
+    part in that comparison: the length limit (`budget`) and the forced first token (`rows`).
+
+    Attributes:
+        min_new_tokens, min_length: at most one of them is above 0.
+        bad_words_ids: without those that are just an end-of-sequence token, as in transformers.
+        eos_token_ids: may be empty; then every output runs to its limit.
+        tau: nats; 0.0 where top_beta is 1.
+        forced_bos_token_id: a tuple has one id per row. It holds where only the decoder start precedes it.
+        max_new_tokens: for a prompt of the decoder start alone; see `budget` for others.
+        max_length: limit that counts the prompt, None when there is none.
+        max_positions: how many target tokens the model can take in, None when there is no limit.
+    """
+
+    num_beams: int
+    num_return_sequences: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    renormalize_logits: bool
+    no_repeat_ngram_size: int
+    repetition_penalty: float
+    min_new_tokens: int
+    min_length: int
+    bad_words_ids: tuple[tuple[int, ...], ...]
+    suppress_tokens: tuple[int, ...]
+    forced_eos_token_ids: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+    num_draft_tokens: int | Literal["auto"]
+    top_beta: int
+    tau: float
+    guard_eos: bool
+    output_scores: bool
+    forced_bos_token_id: int | tuple[int, ...] | None = field(compare=False)
+    max_new_tokens: int = field(compare=False)
+    max_length: int | None = field(compare=False)
+    max_positions: int | None = field(compare=False)
+
+    def budget(self, prompt_length: int = 1) -> int:
+        """How many tokens a row may generate after a prompt of this many tokens, decoder start included.
+
+        Raises:
+            OptionError: the prompt leaves no room, or the limit the user asked for exceeds the positions after it.
+        """
+        if self.max_length is not None:
+            if prompt_length >= self.max_length:
+                raise OptionError(
+                    f"a decoder prompt of {prompt_length} tokens leaves no room in a length of {self.max_length}; "
+                    "shorten it or raise max_length"
+                )
+            return min(self.max_new_tokens, self.max_length - prompt_length)
+        # The last token is never fed to the model and needs no position.
+        if self.max_positions is not None and prompt_length + self.max_new_tokens - 1 > self.max_positions:
+            raise OptionError(
+                f"max_new_tokens={self.max_new_tokens} after a decoder prompt of {prompt_length} tokens exceeds the "
+                f"{self.max_positions} positions of the model; use at most {self.max_positions + 1 - prompt_length}"
+            )
+        return self.max_new_tokens
+
+    def rows(self, num_rows: int) -> list[ResolvedOptions]:
+        """The options of each of `num_rows` rows: equal, but each with its own forced first token.
+
+        Raises:
+            OptionError: there are not as many forced first tokens as rows.
+        """
+        forced = self.forced_bos_token_id
+        if not isinstance(forced, tuple):
+            return [self] * num_rows
+        if len(forced) != num_rows:
+            raise OptionError(
+                f"forced_bos_token_id has {len(forced)} ids for {num_rows} inputs; pass one id, or one for each input"
+            )
+        return [replace(self, forced_bos_token_id=token_id) for token_id in forced]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every option by name, for printing and JSON."""
+        return asdict(self)
