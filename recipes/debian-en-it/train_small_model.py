@@ -234,7 +234,7 @@ class Trainer:
         self.averaged_model().save_pretrained(folder)
         for name in (*TOKENIZER_FILES, "generation_config.json"):
             if (self.args.model / name).exists():
-                shutil.copy(self.args.model / name, folder / name)
+                shutil.copyfile(self.args.model / name, folder / name)
 
 
 @torch.no_grad()
