@@ -83,12 +83,21 @@ class Processors:
         return scores.log_softmax(dim=-1) if self.is_renormalized else scores
 
 
-def build_processors(options: ResolvedOptions, *, is_beam: bool, device: torch.device | str = "cpu") -> Processors:
+def build_processors(
+    options: ResolvedOptions, *, is_beam: bool, forces_eos: bool = True, device: torch.device | str = "cpu"
+) -> Processors:
     """The processors that options ask for.
 
     Greedy search sees raw logits; beam search sees log-probabilities, which no ban makes larger unless
     `renormalize_logits` is set. In greedy search normalising again moves all scores of a query alike, changes neither a
-    choice nor a difference, and is left out.
+    choice nor a difference, and is left out. A forced first token is not among the processors: it is committed before
+    the search starts.
+
+    Args:
+        options: what to build.
+        is_beam: for beam search.
+        forces_eos: False leaves the forced end of sequence to a caller who puts it in place without any scores.
+        device: where the scores will be.
 
     Source: order of processors in transformers 5.24, `_get_logits_processor`.
     """
@@ -106,7 +115,7 @@ def build_processors(options: ResolvedOptions, *, is_beam: bool, device: torch.d
     dynamic += _sequence_bans(options.bad_words_ids, device)
     if options.eos_token_ids and (options.min_length > 0 or options.min_new_tokens > 0):
         dynamic.append(MinLength(options.min_length, options.min_new_tokens, options.eos_token_ids))
-    if options.forced_eos_token_ids:
+    if options.forced_eos_token_ids and forces_eos:
         # Suppressed tokens stay suppressed even where they are forced.
         forced = [token_id for token_id in options.forced_eos_token_ids if token_id not in options.suppress_tokens]
         dynamic.append(ForcedEos(torch.tensor(forced, device=device)))
@@ -114,22 +123,6 @@ def build_processors(options: ResolvedOptions, *, is_beam: bool, device: torch.d
         dynamic.append(Ban(torch.tensor(options.suppress_tokens, device=device)))
     bans = sorted({*single_bans, *options.suppress_tokens}) if is_static else []
     return Processors(tuple(dynamic), tuple(bans), is_beam, is_beam and options.renormalize_logits)
-
-
-def forced_first_token(options: ResolvedOptions, prompt_length: int) -> int | None:
-    """The token that a row must begin with, None when the model chooses.
-
-    As in transformers it is forced only right after the decoder start, and a forced end of sequence on the very first
-    token beats it.
-
-    Args:
-        options: of one row, see `ResolvedOptions.rows`.
-        prompt_length: tokens given before generation.
-    """
-    if isinstance(options.forced_bos_token_id, tuple):
-        raise TypeError("options of several rows: take those of one of them from `ResolvedOptions.rows`")
-    is_last = bool(options.forced_eos_token_ids) and options.budget(prompt_length) == 1
-    return None if prompt_length > 1 or is_last else options.forced_bos_token_id
 
 
 @dataclass(frozen=True)
