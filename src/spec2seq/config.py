@@ -167,7 +167,7 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
     eos_token_ids = tuple(dict.fromkeys(eos_token_ids))
     max_new_tokens, max_length = _limits(said, model.max_target_positions)
     min_new_tokens, min_length = _minima(said)
-    top_beta = said.value("top_beta")
+    top_beta, suppressed = said.value("top_beta"), said.value("suppress_tokens")
     return ResolvedOptions(
         num_beams=said.value("num_beams"),
         num_return_sequences=said.value("num_return_sequences"),
@@ -179,8 +179,8 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
         min_new_tokens=min_new_tokens,
         min_length=min_length,
         bad_words_ids=tuple(word for word in said.value("bad_words_ids") or () if not _is_eos(word, eos_token_ids)),
-        suppress_tokens=said.value("suppress_tokens"),
-        forced_eos_token_ids=said.value("forced_eos_token_id"),
+        suppress_tokens=suppressed,
+        forced_eos_token_ids=tuple(i for i in said.value("forced_eos_token_id") if i not in suppressed),
         eos_token_ids=eos_token_ids,
         num_draft_tokens=said.value("num_draft_tokens"),
         top_beta=top_beta,
@@ -292,9 +292,9 @@ def _check_bans(resolved: ResolvedOptions, said: _Said) -> None:
         raise OptionError(
             f"forced_bos_token_id={forced_bos!r} is forced and suppressed; take it out of suppress_tokens"
         )
-    if resolved.forced_eos_token_ids and banned >= set(resolved.forced_eos_token_ids):
+    if said.value("forced_eos_token_id") and not resolved.forced_eos_token_ids:
         raise OptionError(
-            f"forced_eos_token_id={resolved.forced_eos_token_ids!r} is forced and suppressed; "
+            f"forced_eos_token_id={said.value('forced_eos_token_id')!r} is forced and suppressed; "
             "take it out of suppress_tokens"
         )
     if said.is_by_user("min_new_tokens", "min_length") and said.is_by_user("max_new_tokens", "max_length"):

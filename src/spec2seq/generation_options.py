@@ -127,6 +127,7 @@ class ResolvedOptions:
     Attributes:
         min_new_tokens, min_length: at most one of them is above 0.
         bad_words_ids: without those that are just an end-of-sequence token, as in transformers.
+        forced_eos_token_ids: without suppressed ones, which stay suppressed even where they are forced.
         eos_token_ids: may be empty; then every output runs to its limit.
         tau: nats; 0.0 where top_beta is 1.
         forced_bos_token_id: a tuple has one id per row. It holds where only the decoder start precedes it.

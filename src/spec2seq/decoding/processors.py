@@ -116,9 +116,7 @@ def build_processors(
     if options.eos_token_ids and (options.min_length > 0 or options.min_new_tokens > 0):
         dynamic.append(MinLength(options.min_length, options.min_new_tokens, options.eos_token_ids))
     if options.forced_eos_token_ids and forces_eos:
-        # Suppressed tokens stay suppressed even where they are forced.
-        forced = [token_id for token_id in options.forced_eos_token_ids if token_id not in options.suppress_tokens]
-        dynamic.append(ForcedEos(torch.tensor(forced, device=device)))
+        dynamic.append(ForcedEos(torch.tensor(options.forced_eos_token_ids, device=device)))
     if options.suppress_tokens and not is_static:
         dynamic.append(Ban(torch.tensor(options.suppress_tokens, device=device)))
     bans = sorted({*single_bans, *options.suppress_tokens}) if is_static else []
