@@ -161,10 +161,11 @@ class TableVerifier:
         slots: Tensor | None = None,
         visible: Tensor | None = None,
     ) -> DecoderOutput:
-        """As `Verifier.decode`. Raises AssertionError for parts that do not fit together or a prefix with holes."""
+        """As `Verifier.decode`. Raises AssertionError for rows that do not fit together and for a
+        prefix with holes."""
         self.num_calls += 1
         if not isinstance(cache, TableCache) or not isinstance(encoded, TableEncoderOutput):
-            raise AssertionError(f"{type(cache).__name__} and {type(encoded).__name__} are not from this verifier")
+            raise TypeError(f"{type(cache).__name__} and {type(encoded).__name__} are not from this verifier")
         if not len(tokens) == len(encoded.lengths) == cache.num_rows:
             raise AssertionError(f"{len(tokens)} rows, {len(encoded.lengths)} sources, {cache.num_rows} cached rows")
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.config.target_vocab_size:
