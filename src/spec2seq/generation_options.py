@@ -122,7 +122,8 @@ class ResolvedOptions:
     """The options that really apply to a request: every one has a value. Hashable.
 
     Requests may share a batch exactly when their resolved options are equal. What each row may have for itself takes no
-    part in that comparison: the length limit (`budget`) and the forced first token (`rows`).
+    part in that comparison: the length limit (`budget`) and the forced first token
+    (`forced_first_tokens`).
 
     Attributes:
         min_new_tokens, min_length: at most one of them is above 0.
@@ -180,20 +181,20 @@ class ResolvedOptions:
             )
         return self.max_new_tokens
 
-    def rows(self, num_rows: int) -> list[ResolvedOptions]:
-        """The options of each of `num_rows` rows: equal, but each with its own forced first token.
+    def forced_first_tokens(self, num_rows: int) -> list[int | None]:
+        """The forced first token of each of `num_rows` rows.
 
         Raises:
             OptionError: there are not as many forced first tokens as rows.
         """
         forced = self.forced_bos_token_id
         if not isinstance(forced, tuple):
-            return [self] * num_rows
+            return [forced] * num_rows
         if len(forced) != num_rows:
             raise OptionError(
                 f"forced_bos_token_id has {len(forced)} ids for {num_rows} inputs; pass one id, or one for each input"
             )
-        return [replace(self, forced_bos_token_id=token_id) for token_id in forced]
+        return list(forced)
 
     def as_dict(self) -> dict[str, Any]:
         """Every option by name, for printing and JSON."""

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Plain greedy search, this engine beside transformers' generate: same folder, same ids, same process, interleaved.
+
+    python benchmarks/greedy_vs_transformers.py --model models/debian-en-it --tsv recipes/debian-en-it/test.tsv.gz
+    python benchmarks/greedy_vs_transformers.py --synthetic base
+
+Timed region: padded source ids in, output ids out. Each repeat times both systems on the same lines, one after the
+other, the first of them changing from repeat to repeat. A ratio is transformers' time over ours in the same repeat.
+Both are checked to give the same tokens. Prints a table and appends one JSON line per setting to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+import spec2seq
+from spec2seq import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BASE_SIZE = {
+    "vocab_size": 32001,
+    "decoder_vocab_size": 32001,
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+    "activation_function": "silu",
+    "scale_embedding": True,
+    "pad_token_id": 32000,
+    "eos_token_id": 0,
+    "decoder_start_token_id": 32000,
+    "forced_eos_token_id": None,
+    "bos_token_id": None,
+    "max_position_embeddings": 512,
+}
+SYNTHETIC_SOURCE_LENGTH = 28
+SYNTHETIC_TARGET_LENGTH = 30
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=Path("models/debian-en-it"), help="model folder")
+    parser.add_argument("--tsv", type=Path, default=Path("recipes/debian-en-it/test.tsv.gz"), help="lines to translate")
+    parser.add_argument("--synthetic", choices=["base"], help="random weights of this size and random sources instead")
+    parser.add_argument("--lines", type=int, default=64, help="lines per repeat (default: 64)")
+    parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats per setting (default: 7)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--out", type=Path, help="JSONL file to append to")
+    return parser.parse_args()
+
+
+def write_base_model(folder: Path) -> None:
+    """A Marian of Transformer-base size with random weights."""
+    torch.manual_seed(0)
+    config = transformers.MarianConfig(**BASE_SIZE)
+    transformers.MarianMTModel(config).save_pretrained(folder)
+
+
+def synthetic_sources(num_lines: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, BASE_SIZE["vocab_size"] - 1, (num_lines, SYNTHETIC_SOURCE_LENGTH - 1), generator=generator)
+    return [[*row, BASE_SIZE["eos_token_id"]] for row in ids.tolist()]
+
+
+def real_sources(tsv: Path, model: Path, num_lines: int) -> list[list[int]]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    with gzip.open(tsv, "rt", encoding="utf-8") as lines:
+        texts = [line.split("\t")[0] for line in lines][:num_lines]
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def batches_of(sources: list[list[int]], batch_size: int) -> list[list[list[int]]]:
+    """The same batches for both systems, lines of like length together."""
+    ordered = sorted(sources, key=len)
+    return [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
+
+
+def run_ours(pipeline: Pipeline, batches: list[list[list[int]]], options: dict[str, Any]) -> list[list[int]]:
+    return [result.token_ids for batch in batches for result in pipeline.generate_ids(batch, **options)]
+
+
+def run_transformers(model: Any, batches: list[list[list[int]]], options: dict[str, Any]) -> list[list[int]]:
+    outputs = []
+    pad, eos = model.config.pad_token_id, model.config.eos_token_id
+    for batch in batches:
+        width = max(map(len, batch))
+        ids = torch.tensor([row + [pad] * (width - len(row)) for row in batch])
+        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in batch])
+        for row in model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist():
+            outputs.append(row[: row.index(eos) + 1] if eos in row else row)
+    return outputs
+
+
+def timed(run: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
+    start = time.perf_counter()
+    outputs = run()
+    return time.perf_counter() - start, outputs
+
+
+def measure(
+    ours: Callable[[], list[list[int]]], theirs: Callable[[], list[list[int]]], repeats: int
+) -> tuple[list[float], list[float], int, int]:
+    """Seconds of both per repeat, tokens per repeat, and how many lines differ."""
+    our_seconds, their_seconds = [], []
+    _, our_outputs = timed(ours)
+    _, their_outputs = timed(theirs)
+    for repeat in range(repeats):
+        pair = [(ours, our_seconds), (theirs, their_seconds)]
+        for run, seconds in pair if repeat % 2 == 0 else reversed(pair):
+            seconds.append(timed(run)[0])
+    num_different = sum(a != b for a, b in zip(our_outputs, their_outputs, strict=True))
+    return our_seconds, their_seconds, sum(map(len, our_outputs)), num_different
+
+
+def machine() -> dict[str, Any]:
+    cpu = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":", 1)[1].strip() if names else cpu
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "spec2seq": spec2seq.__version__,
+    }
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.synthetic:
+            folder = Path(scratch) / "base"
+            write_base_model(folder)
+            sources = synthetic_sources(arguments.lines)
+            options = {"max_new_tokens": SYNTHETIC_TARGET_LENGTH, "min_new_tokens": SYNTHETIC_TARGET_LENGTH}
+        else:
+            folder = arguments.model
+            sources = real_sources(arguments.tsv, folder, arguments.lines)
+            options = {"max_new_tokens": 256}
+        options["num_beams"] = 1
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+        pipeline = Pipeline.from_pretrained(str(folder), drafter=None, dtype="float32")
+        print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio (median) | quartiles | lines differ |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for threads in arguments.threads:
+            torch.set_num_threads(threads)
+            for batch_size in arguments.batch_sizes:
+                batches = batches_of(sources, batch_size)
+                ours, theirs, num_tokens, num_different = measure(
+                    lambda batches=batches: run_ours(pipeline, batches, options),
+                    lambda batches=batches: run_transformers(model, batches, options),
+                    arguments.repeats,
+                )
+                ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+                low, middle, high = statistics.quantiles(ratios, n=4)
+                record = {
+                    "size": arguments.synthetic or str(arguments.model),
+                    "threads": threads,
+                    "batch_size": batch_size,
+                    "lines": len(sources),
+                    "tokens": num_tokens,
+                    "seconds_ours": ours,
+                    "seconds_transformers": theirs,
+                    "ratio_median": middle,
+                    "ratio_quartiles": [low, high],
+                    "lines_different": num_different,
+                    "machine": machine(),
+                }
+                print(
+                    f"| {record['size']} | {threads} | {batch_size} | {num_tokens / statistics.median(ours):.0f} "
+                    f"| {num_tokens / statistics.median(theirs):.0f} | {middle:.2f} | {low:.2f} to {high:.2f} "
+                    f"| {num_different} of {len(sources)} |",
+                    flush=True,
+                )
+                if arguments.out:
+                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                    with arguments.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""The steppable decoder: requests join, every step is one verifier call for all live rows, finished requests leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import torch
+
+from spec2seq.acceptance import ExactMatch, TopBetaTolerance
+from spec2seq.decoding.beam_search import BeamSearch
+from spec2seq.decoding.search import Request
+from spec2seq.decoding.speculative import SpeculativeSearch
+from spec2seq.errors import InputError, OptionError
+from spec2seq.types import DecodedRequest, Emission, Hypothesis, SourceBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spec2seq.config import ResolvedOptions
+    from spec2seq.decoding.search import Search
+    from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
+    from spec2seq.types import FinishReason
+
+
+class Decoder:
+    """Decodes requests in continuous batches. Not safe for use from several threads at once.
+
+    Args:
+        verifier: the model that owns the output.
+        drafter: proposes tokens; None means plain search. Owned by this decoder as long as it lives.
+        max_rows: most rows in one verifier call (a beam search has num_beams of them per request).
+        max_batch_tokens: most rows x (longest source + longest target), estimated when rows join; None for no limit.
+            A single request is always let in.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        drafter: Drafter | None = None,
+        *,
+        max_rows: int = 64,
+        max_batch_tokens: int | None = None,
+    ) -> None:
+        self.verifier = verifier
+        self.drafter = drafter
+        self.max_rows = max_rows
+        self.max_batch_tokens = max_batch_tokens
+        self._waiting: deque[Request] = deque()
+        self._search: Search | None = None
+        self._live: dict[int, Request] = {}
+        self._emissions: list[Emission] = []
+        self._results: dict[int, DecodedRequest] = {}
+        self._next_id = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether a step would still do or tell something."""
+        return bool(self._live or self._emissions)
+
+    def add(
+        self,
+        source: SourceBatch,
+        options: ResolvedOptions,
+        *,
+        prompts: Sequence[Sequence[int]] | None = None,
+        forced_first_tokens: Sequence[int | None] | None = None,
+        budgets: Sequence[int] | None = None,
+    ) -> list[int]:
+        """Queue one request per source row. Requests share a batch only with requests of equal options.
+
+        Args:
+            source: ids [B, S] and lengths [B].
+            options: resolved options of all these requests.
+            prompts: what each target starts with, decoder start token included; the model's decoder start by default.
+            forced_first_tokens: token each target must begin with after a prompt of one token (a language code, say);
+                `options.forced_bos_token_id` by default.
+            budgets: most new tokens of each request, at most what `options.budget` allows; that by default.
+
+        Returns:
+            The ids of the requests, in the order of the rows.
+
+        Raises:
+            OptionError: an option does not suit the model or the drafter.
+            InputError: a source is longer than the model's positions.
+        """
+        self._check(source, options)
+        num_rows = len(source.lengths)
+        prompts = prompts or [[self._decoder_start()]] * num_rows
+        limits = [options.budget(len(prompt)) for prompt in prompts]
+        budgets = [min(pair) for pair in zip(budgets, limits, strict=True)] if budgets else limits
+        forced = forced_first_tokens or options.forced_first_tokens(num_rows)
+        lengths = source.lengths.tolist()
+        requests = [
+            self._make_request(source.ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
+            for i in range(num_rows)
+        ]
+        for request in requests:
+            self._live[request.id] = request
+            if request.num_forced and not self._emit_forced(request):
+                continue
+            self._waiting.append(request)
+        return [request.id for request in requests]
+
+    @torch.inference_mode()
+    def step(self) -> list[Emission]:
+        """Let waiting requests in, run one round, and tell what every live request got from it."""
+        self._admit_waiting()
+        if self._search is not None and self._search.requests:
+            self._emissions.extend(self._search.round())
+        emissions, self._emissions = self._emissions, []
+        for emission in emissions:
+            if emission.finish_reason and emission.request in self._live:
+                self._finish(self._live[emission.request], emission.finish_reason)
+        return emissions
+
+    @torch.inference_mode()
+    def cancel(self, request: int) -> None:
+        """Stop a request; its result holds what it had by then. Unknown and finished requests are ignored."""
+        target = self._live.get(request)
+        if target is None:
+            return
+        if target in self._waiting:
+            self._waiting.remove(target)
+        elif self._search is not None and target in self._search.requests:
+            self._search.remove([self._search.requests.index(target)])
+        self._emissions.append(Emission(request, [], [], target.stats.num_rounds, "cancelled"))
+        self._finish(target, "cancelled")
+
+    def result(self, request: int) -> DecodedRequest:
+        """The outcome of a finished request, once: it is forgotten afterwards. KeyError when it is not finished."""
+        return self._results.pop(request)
+
+    def _check(self, source: SourceBatch, options: ResolvedOptions) -> None:
+        limit = self.verifier.config.max_source_positions
+        longest = int(source.lengths.max()) if len(source.lengths) else 0
+        if limit is not None and longest > limit:
+            raise InputError(f"a source of {longest} tokens exceeds the {limit} positions of the model; shorten it")
+        if options.num_beams > self.max_rows:
+            raise OptionError(f"num_beams={options.num_beams} exceeds max_rows={self.max_rows} of this decoder")
+        self._num_draft_tokens(options)
+
+    def _decoder_start(self) -> int:
+        start = self.verifier.config.decoder_start_token_id
+        if start < 0:
+            raise OptionError("this model starts its output with a language code; give the target language")
+        return start
+
+    def _make_request(
+        self, source_ids: torch.Tensor, options: ResolvedOptions, prompt: list[int], forced: int | None, budget: int
+    ) -> Request:
+        request = Request(self._next_id, source_ids, options, prompt, len(prompt), len(prompt) + budget)
+        self._next_id += 1
+        if forced is not None and len(prompt) == 1:
+            token = min(options.forced_eos_token_ids) if budget == 1 and options.forced_eos_token_ids else forced
+            request.committed = [*prompt, token]
+            request.num_forced = request.stats.num_forced = request.stats.num_tokens = 1
+        return request
+
+    def _emit_forced(self, request: Request) -> bool:
+        """Tell the forced first token. Returns whether the request goes on after it."""
+        token = request.committed[-1]
+        request.token_ids.append(token)
+        request.score = 0.0 if request.options.output_scores else None
+        reason: FinishReason | None = "length" if request.max_length == len(request.committed) else None
+        if token in request.options.eos_token_ids:
+            reason = "eos"
+        self._emissions.append(Emission(request.id, [token], ["forced"], 0, reason))
+        if reason:
+            request.hypotheses = [Hypothesis(request.token_ids, request.score)]
+        return reason is None
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        hypotheses = request.hypotheses or [Hypothesis(request.token_ids, request.score)]
+        self._results[request.id] = DecodedRequest(hypotheses, reason, request.stats, request.error)
+        del self._live[request.id]
+
+    def _admit_waiting(self) -> None:
+        """Let requests in when the batch is empty, when all that wait fit, or when they make up a quarter of it."""
+        if not self._waiting:
+            return
+        if self._search is None or not self._search.requests:
+            self._search = self._make_search(self._waiting[0].options)
+        search = self._search
+        newcomers = self._newcomers(search)
+        if not newcomers or (
+            search.requests
+            and len(newcomers) < len(self._waiting)
+            and 4 * len(newcomers) < len(newcomers) + len(search.requests)
+        ):
+            return
+        for _ in newcomers:
+            self._waiting.popleft()
+        rows = [request.source_ids.tolist() for request in newcomers]
+        config, device = self.verifier.config, self.verifier.device
+        search.admit(newcomers, SourceBatch.from_lists(rows, config.pad_token_id, device))
+
+    def _newcomers(self, search: Search) -> list[Request]:
+        """The leading waiting requests that may join the search now."""
+        newcomers: list[Request] = []
+        sources = [len(request.source_ids) for request in search.requests]
+        longest_source = max(sources, default=0)
+        longest_target = max([request.prompt_length + len(request.token_ids) for request in search.requests], default=0)
+        for request in self._waiting:
+            num_rows = (len(search.requests) + len(newcomers) + 1) * search.rows_per_request
+            longest_source = max(longest_source, len(request.source_ids))
+            # nobody knows yet how long a newcomer's target gets: as long as its source, usually
+            tokens = num_rows * (longest_source + max(longest_target, longest_source))
+            is_full = num_rows > self.max_rows or (self.max_batch_tokens is not None and tokens > self.max_batch_tokens)
+            if request.options != search.options or (is_full and (search.requests or newcomers)):
+                break
+            newcomers.append(request)
+        return newcomers
+
+    def _make_search(self, options: ResolvedOptions) -> Search:
+        if options.num_beams > 1:
+            return BeamSearch(self.verifier, options)
+        return SpeculativeSearch(
+            self.verifier, self.drafter, self._rule(options), options, self._num_draft_tokens(options)
+        )
+
+    def _rule(self, options: ResolvedOptions) -> AcceptanceRule:
+        if options.top_beta == 1:
+            return ExactMatch()
+        return TopBetaTolerance(
+            options.top_beta,
+            options.tau,
+            eos_token_ids=options.eos_token_ids,
+            pad_token_id=self.verifier.config.pad_token_id,
+            guard_eos=options.guard_eos,
+        )
+
+    def _num_draft_tokens(self, options: ResolvedOptions) -> int:
+        if self.drafter is None or options.num_beams > 1:
+            return 0
+        if options.num_draft_tokens == "auto":
+            return self.drafter.default_num_draft_tokens
+        count, limit = options.num_draft_tokens, self.drafter.max_draft_tokens
+        if limit is not None and count > limit:
+            raise OptionError(f"num_draft_tokens={count} exceeds the {limit} tokens this drafter can propose")
+        return count

@@ -1,0 +1,154 @@
+"""What every search over a batch shares: its requests, sources, cache, and the one verifier call of a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from spec2seq.decoding.processors import QueryContext, build_processors
+from spec2seq.decoding.state import DecodeState
+from spec2seq.decoding.stats import Stopwatch
+from spec2seq.types import RequestStats, TensorScores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+    from spec2seq.config import ResolvedOptions
+    from spec2seq.interfaces import Cache, EncoderOutput, Verifier
+    from spec2seq.types import DecoderOutput, DraftBlock, Emission, Hypothesis, Scores, SourceBatch, Wanted
+
+
+@dataclass(eq=False)
+class Request:
+    """One sequence to decode, from the queue to its result.
+
+    `committed` holds the prompt (decoder start and target prefix) and the forced first token where there is one;
+    `max_length` is the total length, prompt included, at which it is cut.
+    """
+
+    id: int
+    source_ids: Tensor
+    options: ResolvedOptions
+    committed: list[int]
+    prompt_length: int
+    max_length: int
+    num_forced: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    score: float | None = None
+    stats: RequestStats = field(default_factory=RequestStats)
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    error: str | None = None
+
+
+class Search(ABC):
+    """A batch of requests with equal options that advances one verifier call at a time."""
+
+    def __init__(
+        self, verifier: Verifier, options: ResolvedOptions, *, is_beam: bool, rows_per_request: int = 1
+    ) -> None:
+        self.verifier = verifier
+        self.options = options
+        self.rows_per_request = rows_per_request
+        self.requests: list[Request] = []
+        self.processors = build_processors(options, is_beam=is_beam, forces_eos=is_beam, device=verifier.device)
+        self._eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=verifier.device)
+        self._cache: Cache | None = None
+        self._encoded: EncoderOutput | None = None
+        self._state: DecodeState | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.requests) * self.rows_per_request
+
+    @property
+    def cache(self) -> Cache:
+        assert self._cache is not None, "no request was admitted yet"
+        return self._cache
+
+    @property
+    def encoded(self) -> EncoderOutput:
+        assert self._encoded is not None, "no request was admitted yet"
+        return self._encoded
+
+    @property
+    def state(self) -> DecodeState:
+        assert self._state is not None, "no request was admitted yet"
+        return self._state
+
+    @abstractmethod
+    def round(self) -> list[Emission]:
+        """One verifier call for all rows; finished requests leave. Returns what each request got."""
+
+    def admit(self, requests: Sequence[Request], source: SourceBatch) -> None:
+        """Encode the requests' sources [B, S] and append their rows to the batch."""
+        watch = Stopwatch()
+        encoded = self.verifier.encode(source)
+        watch.lap("encode")
+        self._start_drafting(source, encoded)
+        watch.lap("draft")
+        state = DecodeState.start(
+            [request.committed for request in requests],
+            [request.prompt_length for request in requests],
+            [request.max_length for request in requests],
+            self.verifier.device,
+        )
+        if self.rows_per_request > 1:
+            rows = torch.arange(len(requests), device=self.verifier.device).repeat_interleave(self.rows_per_request)
+            encoded, state = encoded.select_rows(rows), state.select_rows(rows)
+        if self.requests:
+            self._cache = self.cache.append_rows(state.num_rows)
+            self._encoded, self._state = self.encoded.concat(encoded), self.state.concat(state)
+        else:
+            self._cache = self.verifier.new_cache(state.num_rows)
+            self._encoded, self._state = encoded, state
+        self.requests.extend(requests)
+        watch.lap("rest")
+        watch.share(request.stats for request in requests)
+
+    def remove(self, indices: Iterable[int]) -> None:
+        """Let the requests at these places of the batch go; the last ones take their places."""
+        gone = set(indices)
+        num_kept = len(self.requests) - len(gone)
+        survivors = [i for i in range(num_kept, len(self.requests)) if i not in gone]
+        order = [survivors.pop() if i in gone else i for i in range(num_kept)]
+        self.requests = [self.requests[i] for i in order]
+        self._select_groups(torch.tensor(order, dtype=torch.long, device=self.verifier.device))
+
+    def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
+        """A place for searches with a drafter to show it the newcomers."""
+
+    def _select_groups(self, groups: Tensor) -> None:
+        """Keep the rows of these requests, in that order."""
+        if len(groups) == 0:
+            self._cache = self._encoded = self._state = None
+            return
+        offsets = torch.arange(self.rows_per_request, device=groups.device)
+        rows = (groups[:, None] * self.rows_per_request + offsets).flatten()
+        self._cache = self.cache.select_rows(rows)
+        self._encoded = self.encoded.select_rows(rows)
+        self._state = self.state.select_rows(rows)
+
+    def _verify(self, draft: DraftBlock, wanted: Wanted) -> DecoderOutput:
+        """Feed every committed token that is not cached, then the draft; scores [B, k+1, V]."""
+        call = self.state.verify_input(draft)
+        return self.verifier.decode(
+            call.tokens, call.positions, call.lengths, self.cache, self.encoded, wanted, queries=call.queries
+        )
+
+    def _process(self, values: Tensor, draft: DraftBlock) -> Scores:
+        """Apply the processors to raw scores [B, k+1, V], each row with the prefix of that row."""
+        state = self.state
+        offsets = torch.arange(draft.num_slots + 1, device=values.device)
+        context = QueryContext(
+            tokens=state.with_draft(draft),
+            lengths=state.lengths[:, None] + offsets,
+            prompt_lengths=state.prompt_lengths,
+            max_lengths=state.max_lengths,
+            valid=offsets <= draft.lengths[:, None],
+        )
+        return TensorScores(self.processors(values, context))

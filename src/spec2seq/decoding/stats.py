@@ -1,0 +1,63 @@
+"""Where a round's time went, what a request's rounds gained, and whether its output runs in circles."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from spec2seq.types import RequestStats
+
+MAX_LOOP_NGRAM = 8
+MIN_LOOP_REPEATS = 3
+
+
+class Stopwatch:
+    """Splits a stretch of time into encode, draft, verify and rest, and shares it out among the rows that used it."""
+
+    def __init__(self) -> None:
+        self.seconds = {"encode": 0.0, "draft": 0.0, "verify": 0.0, "rest": 0.0}
+        self._last = perf_counter()
+
+    def lap(self, part: str) -> None:
+        """Book the time since the last lap on `part`."""
+        now = perf_counter()
+        self.seconds[part] += now - self._last
+        self._last = now
+
+    def share(self, stats: Iterable[RequestStats]) -> None:
+        """Add an even share of the booked time to each of `stats`."""
+        users = list(stats)
+        for user in users:
+            user.seconds_encode += self.seconds["encode"] / len(users)
+            user.seconds_draft += self.seconds["draft"] / len(users)
+            user.seconds_verify += self.seconds["verify"] / len(users)
+            user.seconds_rest += self.seconds["rest"] / len(users)
+
+
+def record_round(stats: RequestStats, num_tokens: int, num_drafted: int, num_judged: int, num_accepted: int) -> None:
+    """Count one round of one request."""
+    stats.num_rounds += 1
+    stats.num_tokens += num_tokens
+    stats.num_drafted += num_drafted
+    stats.num_judged += num_judged
+    stats.num_accepted += num_accepted
+    _count_leading(stats.judged_per_position, num_judged)
+    _count_leading(stats.accepted_per_position, num_accepted)
+
+
+def _count_leading(counts: list[int], num_positions: int) -> None:
+    counts.extend([0] * (num_positions - len(counts)))
+    for position in range(num_positions):
+        counts[position] += 1
+
+
+def is_degenerate(token_ids: list[int]) -> bool:
+    """Whether the last tokens are one n-gram (n <= 8) three times over, as in outputs that loop to the limit."""
+    for size in range(1, MAX_LOOP_NGRAM + 1):
+        tail = token_ids[-size * MIN_LOOP_REPEATS :]
+        if len(tail) == size * MIN_LOOP_REPEATS and tail == tail[:size] * MIN_LOOP_REPEATS:
+            return True
+    return False
