@@ -5,6 +5,7 @@ Two layers, width 16, 50 ids, 128 positions: big enough to go wrong in every way
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,20 +192,38 @@ def tiny_hf_model(name: str, seed: int = 0, config: dict[str, Any] | None = None
 
 @torch.no_grad()
 def _randomize(model: nn.Module, generator: torch.Generator) -> None:
-    """Fill every weight, bias, norm and output bias; fixed position tables stay."""
+    """Fill every weight, bias, norm and output bias; fixed position tables stay.
+
+    Plain random weights would say one token for ever, which hides mistakes. What keeps the outputs varied: the last
+    decoder norm flips signs (else a tied output repeats its input), embeddings have equal lengths, attention to the
+    prefix is sharp and attention to the source weak.
+    """
+    keys = [key for key, _ in model.named_parameters()]
+    stack_norm = next((key for key in keys if re.search(r"decoder\.(final_)?layer_norm\.weight", key)), None)
+    last_norm = stack_norm or [key for key in keys if re.search(r"decoder.*final_layer_norm\.weight", key)][-1]
     for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
         is_fixed_table = "embed_positions" in key and not tensor.requires_grad
         if is_fixed_table:
             continue
         noise = torch.randn(tensor.shape, generator=generator)
-        if key.endswith("final_logits_bias"):
-            tensor.copy_(0.5 * noise)
+        if key == last_norm:
+            tensor.copy_(2.0 * noise.sign() * (1.0 + 0.2 * noise))
+        elif key.endswith("final_logits_bias"):
+            tensor.copy_(0.2 * noise)
         elif tensor.dim() == 1:
-            is_scale = key.endswith("weight")
-            tensor.copy_(1.0 + 0.2 * noise if is_scale else 0.2 * noise)
+            tensor.copy_(1.0 + 0.2 * noise if key.endswith("weight") else 0.1 * noise)
         elif "embed_positions" in key or "relative_attention_bias" in key:
             tensor.copy_(noise)
         elif "embed_tokens" in key or "shared" in key or "lm_head" in key:
-            tensor.copy_(0.5 * noise)
+            tensor.copy_(0.2 * noise / noise.norm(dim=1, keepdim=True) * tensor.shape[1] ** 0.5)
         else:
-            tensor.copy_(1.5 * noise * tensor.shape[1] ** -0.5)
+            tensor.copy_(_gain(key, is_pre_norm=stack_norm is not None) * noise * tensor.shape[1] ** -0.5)
+
+
+def _gain(key: str, is_pre_norm: bool) -> float:
+    is_output = key.endswith(("out_proj.weight", ".o.weight"))
+    if is_output:
+        is_cross = "encoder_attn" in key or "EncDecAttention" in key
+        return 0.3 if is_cross else 4.0 if is_pre_norm else 0.5
+    is_query_or_key = key.endswith(("q_proj.weight", "k_proj.weight", ".q.weight", ".k.weight"))
+    return 0.7 if not is_query_or_key else 2.0 if is_pre_norm else 8.0
