@@ -1,5 +1,10 @@
 """The exceptions users may catch. Every message says what went wrong, with which value, and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 
 class Spec2SeqError(Exception):
     """Base of all errors raised on purpose. `exit_code` is what the command line returns for it."""
@@ -45,7 +50,14 @@ class DrafterMismatchError(Spec2SeqError):
 
 
 class NumericsError(Spec2SeqError):
-    """The model produced NaN or infinite scores for a request."""
+    """The model produced NaN or infinite scores for a request.
+
+    `results` holds what the call would have returned: a result for every other input, None for the failed ones.
+    """
+
+    def __init__(self, message: str, results: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.results = list(results)
 
 
 class MissingExtraError(Spec2SeqError, ImportError):

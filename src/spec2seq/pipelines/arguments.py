@@ -1,0 +1,35 @@
+"""The keyword arguments of a call, for type checkers. `config.GenerationOptions` says what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+LongInput = Literal["split", "truncate", "error"]
+LONG_INPUT_CHOICES: tuple[LongInput, ...] = ("split", "truncate", "error")
+
+
+class GenerationArguments(TypedDict, total=False):
+    """One key per option of `config.GenerationOptions`; None means "not said"."""
+
+    max_new_tokens: int | None
+    max_length: int | None
+    min_new_tokens: int | None
+    min_length: int | None
+    num_beams: int | None
+    num_return_sequences: int | None
+    length_penalty: float | None
+    early_stopping: bool | Literal["never"] | None
+    renormalize_logits: bool | None
+    no_repeat_ngram_size: int | None
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | Sequence[int] | None
+    forced_eos_token_id: int | Sequence[int] | None
+    eos_token_id: int | Sequence[int] | None
+    num_draft_tokens: int | Literal["auto"] | None
+    top_beta: int | None
+    tau: float | None
+    guard_eos: bool | None
+    output_scores: bool | None
