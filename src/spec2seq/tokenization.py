@@ -29,7 +29,7 @@ TOKENIZER_FILES = (
 )
 MULTILINGUAL_FAMILIES = ("mbart", "m2m_100")
 
-# en_XX (mBART), eng_Latn (NLLB), __en__ (M2M100)
+# codes as mBART (en_XX), NLLB (eng_Latn) and M2M100 (__en__) write them
 _LANGUAGE_TOKEN = re.compile(r"[a-z]{2,3}_[A-Z]{2}|[a-z]{3}_[A-Z][a-z]{3}|__[a-z]{2,3}__")
 # multilingual Marian models are told the target language by the first word of the source: >>fra<<
 _TEXT_LANGUAGE_CODE = re.compile(r">>[\w-]+<<[ \t]*")

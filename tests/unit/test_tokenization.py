@@ -134,7 +134,7 @@ def test_unknown_languages_name_close_ones(folders: dict[str, Path], name: str, 
 
 def test_a_missing_target_language_is_an_error_without_a_default(folders: dict[str, Path]) -> None:
     nllb = load(folders, "nllb")
-    with pytest.raises(OptionError, match="target_lang is missing.*deu_Latn, eng_Latn, ita_Latn"):
+    with pytest.raises(OptionError, match=r"target_lang is missing.*deu_Latn, eng_Latn, ita_Latn"):
         nllb.target_start(None, has_default=False)
     assert nllb.target_start(None, has_default=True).forced_first is None
     cc25 = load(folders, "mbart_cc25", decoder_start=-1)
@@ -145,8 +145,9 @@ def test_a_missing_target_language_is_an_error_without_a_default(folders: dict[s
 
 def test_families_without_languages_refuse_them(folders: dict[str, Path]) -> None:
     marian, t5 = load(folders, "marian"), load(folders, "t5")
-    assert marian.languages == {} and t5.languages == {}
-    with pytest.raises(OptionError, match="marian model has no language codes.*>>fra<<"):
+    assert marian.languages == {}
+    assert t5.languages == {}
+    with pytest.raises(OptionError, match=r"marian model has no language codes.*>>fra<<"):
         marian.target_start("fra", has_default=False)
     with pytest.raises(OptionError, match="source_lang='en': this t5 model has no language codes; leave it out"):
         t5.encode(["x"], "en")

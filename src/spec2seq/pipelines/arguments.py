@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LongInput = Literal["split", "truncate", "error"]
 LONG_INPUT_CHOICES: tuple[LongInput, ...] = ("split", "truncate", "error")

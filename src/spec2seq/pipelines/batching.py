@@ -69,5 +69,5 @@ def explained_memory_errors(batch_tokens: int) -> Iterator[None]:
 
 def _out_of_memory(batch_tokens: int) -> Spec2SeqError:
     return Spec2SeqError(
-        f"not enough memory for batches of batch_tokens={batch_tokens}; use a smaller one, such as {batch_tokens // 4 or 1}"
+        f"not enough memory for batches of batch_tokens={batch_tokens}; use fewer, such as {batch_tokens // 4 or 1}"
     )

@@ -18,13 +18,13 @@ from spec2seq.pipelines.batching import MAX_ROWS, decode_pieces, explained_memor
 from spec2seq.pipelines.collecting import Collector, Reporter
 from spec2seq.pipelines.drafter_choice import choose_drafter
 from spec2seq.pipelines.id_inputs import unpadded_rows
-from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner
+from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner, text_label
 from spec2seq.pipelines.splitting import SplitText
 from spec2seq.tokenization import TargetStart, TextTokenizer
 from spec2seq.weights import load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self, Unpack
 
     from spec2seq.config import GenerationOptions, ResolvedOptions
@@ -133,7 +133,7 @@ class Pipeline:
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
         on_progress: OnProgress | None = None,
         on_result: OnResult | None = None,
-        first_number: int = 1,
+        label: Callable[[int], str] = text_label,
         **arguments: Unpack[GenerationArguments],
     ) -> list[GenerationResult]:
         """Generate from texts.
@@ -149,7 +149,7 @@ class Pipeline:
             batch_tokens: most rows x (source + target) tokens in one batch; less needs less memory.
             on_progress: called with (number of finished texts, number of texts) after each one.
             on_result: called with (index, result) as texts finish, in any order.
-            first_number: what messages call the first text.
+            label: what messages call the text with an index; "text 1" and so on.
             arguments: the options of `config.GenerationOptions`, with transformers' names.
 
         Returns:
@@ -161,14 +161,14 @@ class Pipeline:
             NumericsError: the model produced NaN for a text; raised when all others are done, and holds their results.
         """
         texts = _checked_texts(texts)
-        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, first_number)
+        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label)
         with self._lock:
             resolved = self.options(options, **arguments)
             is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
             plans = self.plan(texts, resolved, text_options, is_start_said=is_start_said)
             collector = Collector(plans, self.tokenizer.decode, Reporter(on_progress, on_result))
             self.decode(collector, resolved, batch_tokens)
-        return collector.results(lambda index: f"text {first_number + index}")
+        return collector.results(label)
 
     def generate_ids(
         self,
@@ -220,9 +220,7 @@ class Pipeline:
     ) -> list[InputPlan]:
         """The pieces of every text as the decoder will be asked for them; see `TextPlanner`."""
         forced = resolved.forced_first_tokens(len(texts))
-        planner = TextPlanner(
-            self.tokenizer, self.model.config, text_options, forced, is_start_said=is_start_said
-        )
+        planner = TextPlanner(self.tokenizer, self.model.config, text_options, forced, is_start_said=is_start_said)
         return planner.plan(texts)
 
     def decode(self, collector: Collector, resolved: ResolvedOptions, batch_tokens: int = DEFAULT_BATCH_TOKENS) -> None:

@@ -12,7 +12,7 @@ from spec2seq.pipelines.splitting import SplitText, split_lines, split_long, who
 from spec2seq.tokenization import TargetStart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from spec2seq.config import ModelConfig
     from spec2seq.pipelines.arguments import LongInput
@@ -40,20 +40,25 @@ class InputPlan:
     pieces: list[Piece] = field(default_factory=list)
 
 
+def text_label(index: int) -> str:
+    """What messages call the text with this index."""
+    return f"text {index + 1}"
+
+
 @dataclass(frozen=True)
 class TextOptions:
     """What a call says about its texts; see `Pipeline.generate`.
 
     Attributes:
         source_lang, target_lang: one code for all texts, or one for each.
-        first_number: what messages call the first text.
+        label: what messages call the text with an index.
     """
 
     source_lang: Languages = None
     target_lang: Languages = None
     source_prefix: str = ""
     long_input: LongInput | None = None
-    first_number: int = 1
+    label: Callable[[int], str] = text_label
 
 
 class TextPlanner:
@@ -84,7 +89,7 @@ class TextPlanner:
         self._limit = config.max_source_positions
         self._long_input = _long_input(options.long_input, config)
         self._source_prefix = options.source_prefix
-        self._first_number = options.first_number
+        self._label = options.label
         self._source_langs = _one_each(options.source_lang, num_texts, "source_lang")
         target_langs = _one_each(options.target_lang, num_texts, "target_lang")
         if is_start_said and any(target_langs):
@@ -104,7 +109,7 @@ class TextPlanner:
             InputError: a text is too long and may not be split or truncated.
 
         Warns:
-            UserWarning: texts were truncated; once, with how many and the first one's number.
+            UserWarning: texts were truncated; once, with how many and which is the first.
         """
         # in the other modes a text is one piece whatever its length: its newlines belong to it
         cut = split_lines if self._long_input == "split" else whole_text
@@ -153,19 +158,19 @@ class TextPlanner:
         self, index: int, plan: InputPlan, prefixes: list[str], rows: list[list[int]], limit: int
     ) -> list[list[int]]:
         """Do with a plan's too long pieces what the options say. Returns the new source ids."""
-        language, number = self._source_langs[index], self._first_number + index
+        language, name = self._source_langs[index], self._label(index)
         if self._long_input == "error":
             raise InputError(
-                f"text {number} has {max(map(len, rows))} tokens, but the model takes at most {limit}; shorten it, or "
+                f"{name} has {max(map(len, rows))} tokens, but the model takes at most {limit}; shorten it, or "
                 "pass long_input='split' or 'truncate'"
             )
         if self._long_input == "truncate":
             strings = [prefix + piece for prefix, piece in zip(prefixes, plan.split.pieces, strict=True)]
             return self._tokenizer.encode(strings, language, max_length=limit)
-        return self._split_further(number, plan, prefixes, rows, limit, language)
+        return self._split_further(name, plan, prefixes, rows, limit, language)
 
     def _split_further(
-        self, number: int, plan: InputPlan, prefixes: list[str], rows: list[list[int]], limit: int, language: str | None
+        self, name: str, plan: InputPlan, prefixes: list[str], rows: list[list[int]], limit: int, language: str | None
     ) -> list[list[int]]:
         lines, separators = plan.split.pieces, plan.split.separators
         plan.split = SplitText(separators=[separators[0]])
@@ -175,7 +180,7 @@ class TextPlanner:
                 plan.split.add(line, separator)
                 new_rows.append(row)
                 continue
-            parts = self._parts(number, line, prefix, limit, language)
+            parts = self._parts(name, line, prefix, limit, language)
             plan.split.separators[-1] += parts.separators[0]
             for part, space in zip(parts.pieces, parts.separators[1:], strict=True):
                 plan.split.add(part, space)
@@ -183,23 +188,23 @@ class TextPlanner:
             new_rows += self._tokenizer.encode([prefix + part for part in parts.pieces], language)
         return new_rows
 
-    def _parts(self, number: int, line: str, prefix: str, limit: int, language: str | None) -> SplitText:
+    def _parts(self, name: str, line: str, prefix: str, limit: int, language: str | None) -> SplitText:
         def count(piece: str) -> int:
             return len(self._tokenizer.encode([prefix + piece], language)[0])
 
         if prefix and count("") >= limit:
             raise InputError(
-                f"text {number}: the {count('')} tokens of source_prefix {prefix!r} leave no room in the {limit} that "
+                f"{name}: the {count('')} tokens of source_prefix {prefix!r} leave no room in the {limit} that "
                 "the model takes; shorten the prefix"
             )
         return split_long(line, limit, count)
 
     def _warn_truncated(self, too_long: list[int]) -> None:
-        limit, first = self._limit, self._first_number + too_long[0]
+        limit, first = self._limit, self._label(too_long[0])
         subject = (
-            f"text {first} is longer than the model's {limit} tokens and was"
+            f"{first} is longer than the model's {limit} tokens and was"
             if len(too_long) == 1
-            else f"{len(too_long)} texts are longer than the model's {limit} tokens (the first is text {first}) and were"
+            else f"{len(too_long)} texts are longer than the model's {limit} tokens (the first is {first}) and were"
         )
         warnings.warn(f"{subject} truncated; pass long_input='split' or 'error' for something else", stacklevel=5)
 

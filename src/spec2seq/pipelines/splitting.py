@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _NEWLINE = re.compile(r"(\r\n|\n|\r)")
-_SENTENCE_END = re.compile(r"[.!?…][\"'”’»)\]]*(?P<space>\s+)(?=\S)|[。！？][」』”’）]*(?P<none>\s*)(?=\S)")
+# Chinese and Japanese full stops, and the marks that may follow them, need no white space behind them
+_WIDE_STOPS = "\u3002\uff01\uff1f"
+_WIDE_CLOSERS = "\u300d\u300f\u201d\u2019\uff09"
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
+_SENTENCE_END = re.compile(
+    rf"[.!?\u2026][{_CLOSERS}]*(?P<space>\s+)(?=\S)|[{_WIDE_STOPS}][{_WIDE_CLOSERS}]*(?P<none>\s*)(?=\S)"
+)
 _INITIAL = re.compile(r"(?:^|[\s(\"'.])\w$")
 
 # A token rarely stands for more characters than this: a piece is looked for in a window of so many per token, which
