@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from spec2seq.errors import OptionError
 from spec2seq.generation_options import OPTION_NAMES, GenerationOptions, ResolvedOptions, option_info, unknown_option
-from spec2seq.transformers_settings import SETTING_NAMES, check_settings
+from spec2seq.transformers_settings import SETTING_NAMES, check_settings, no_sampling
 
 __all__ = [
     "CHECKPOINT_SETTINGS",
@@ -114,8 +114,9 @@ def resolve_options(
     checkpoint_own, checkpoint_foreign = _split(checkpoint)
     said = _Said(GenerationOptions.from_mapping(own), options or GenerationOptions(), _of_checkpoint(checkpoint_own))
     resolved = _resolved(said, model)
-    check_settings(checkpoint_foreign, foreign, resolved.num_beams)
+    check_settings(checkpoint_foreign, foreign, resolved.do_sample)
     _check_ids(resolved, model.target_vocab_size)
+    _check_sampling(resolved, said)
     _check_beams(resolved, said)
     _check_tau(resolved, said)
     _check_bans(resolved, said)
@@ -168,9 +169,16 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
     max_new_tokens, max_length = _limits(said, model.max_target_positions)
     min_new_tokens, min_length = _minima(said)
     top_beta, suppressed = said.value("top_beta"), said.value("suppress_tokens")
+    is_sampling = said.value("do_sample") and said.value("temperature") > 0
     return ResolvedOptions(
         num_beams=said.value("num_beams"),
         num_return_sequences=said.value("num_return_sequences"),
+        do_sample=is_sampling,
+        temperature=said.value("temperature") if is_sampling else 1.0,
+        top_k=said.value("top_k") if is_sampling else 0,
+        top_p=said.value("top_p") if is_sampling else 1.0,
+        min_p=said.value("min_p") if is_sampling else 0.0,
+        is_seeded=is_sampling and said.value("seed") is not None,
         length_penalty=said.value("length_penalty"),
         early_stopping=said.value("early_stopping"),
         renormalize_logits=said.value("renormalize_logits"),
@@ -192,6 +200,7 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
         max_new_tokens=max_new_tokens,
         max_length=max_length,
         max_positions=model.max_target_positions,
+        seed=said.value("seed") if is_sampling else None,
     )
 
 
@@ -255,12 +264,37 @@ def _check_ids(resolved: ResolvedOptions, vocab_size: int) -> None:
             )
 
 
+# what only sampling reads, and the values of it that ask for nothing
+_SAMPLING_OPTIONS = {"temperature": (1.0,), "top_k": (50, 0), "top_p": (1.0,), "min_p": (0.0,), "seed": ()}
+
+
+def _check_sampling(resolved: ResolvedOptions, said: _Said) -> None:
+    if not said.value("do_sample"):
+        for name, neutral in _SAMPLING_OPTIONS.items():
+            if said.is_by_user(name) and said.value(name) not in neutral:
+                warnings.warn(no_sampling(name, said.value(name)), stacklevel=3)
+        return
+    where = "do_sample=True"
+    if not said.is_by_user("do_sample"):
+        where = "do_sample=True in the checkpoint's generation settings"
+    if resolved.num_beams > 1:
+        raise OptionError(
+            f"{where} contradicts num_beams={resolved.num_beams}: pass do_sample=False for beam search, "
+            "or num_beams=1 for sampling"
+        )
+    if resolved.top_beta > 1:
+        raise OptionError(
+            f"{where} contradicts top_beta={resolved.top_beta}, which relaxes greedy search: pass do_sample=False, "
+            "or top_beta=1 for sampling"
+        )
+
+
 def _check_beams(resolved: ResolvedOptions, said: _Said) -> None:
     beams, outputs = resolved.num_beams, resolved.num_return_sequences
-    if outputs > beams:
+    if outputs > beams and not resolved.do_sample:
         raise OptionError(
-            f"num_return_sequences={outputs} needs beam search with as many beams, but num_beams={beams}; "
-            f"pass num_beams={outputs} or more, or num_return_sequences={beams}"
+            f"num_return_sequences={outputs} needs sampling or beam search with as many beams, but num_beams={beams}; "
+            f"pass do_sample=True, num_beams={outputs} or more, or num_return_sequences={beams}"
         )
     if beams > 1 and resolved.top_beta > 1:
         raise OptionError(

@@ -12,9 +12,16 @@ from spec2seq.option_values import Kind, OptionInfo
 
 
 def _option(
-    kind: Kind, default: object, help: str, *, minimum: int | None = None, is_above_minimum: bool = False
+    kind: Kind,
+    default: object,
+    help: str,
+    *,
+    minimum: int | None = None,
+    is_above_minimum: bool = False,
+    maximum: int | None = None,
 ) -> Any:
-    return field(default=None, metadata={"option": OptionInfo(kind, default, help, minimum, is_above_minimum)})
+    info = OptionInfo(kind, default, help, minimum, is_above_minimum, maximum)
+    return field(default=None, metadata={"option": info})
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,36 @@ class GenerationOptions:
     )
     num_beams: int | None = _option("count", 1, "Beams of beam search; 1 is greedy search.", minimum=1)
     num_return_sequences: int | None = _option(
-        "count", 1, "How many of the beams to return, best first; at most num_beams.", minimum=1
+        "count", 1, "How many of the beams to return, best first, or how many samples to draw per input.", minimum=1
+    )
+    do_sample: bool | None = _option("flag", False, "Draw tokens at random from the model's law.")
+    temperature: float | None = _option(
+        "number",
+        1.0,
+        "With do_sample, scores are divided by it: below 1 sharpens the law, 0 is greedy search.",
+        minimum=0,
+    )
+    top_k: int | None = _option("count", 50, "With do_sample, draw among this many best tokens; 0 is off.", minimum=0)
+    top_p: float | None = _option(
+        "number",
+        1.0,
+        "With do_sample, draw among the fewest tokens whose probabilities add up to this; 1 is off.",
+        minimum=0,
+        maximum=1,
+    )
+    min_p: float | None = _option(
+        "number",
+        0.0,
+        "With do_sample, draw among tokens at least this probable, compared with the best one; 0 is off.",
+        minimum=0,
+        maximum=1,
+    )
+    seed: int | None = _option(
+        "count",
+        None,
+        "With do_sample, fixes the text: the same for every drafter, block length and batch.",
+        minimum=0,
+        maximum=2**63 - 1,
     )
     length_penalty: float | None = _option(
         "number", 1.0, "Beam scores are divided by length ** length_penalty; above 0 favours long outputs."
@@ -129,16 +165,26 @@ class ResolvedOptions:
         min_new_tokens, min_length: at most one of them is above 0.
         bad_words_ids: without those that are just an end-of-sequence token, as in transformers.
         forced_eos_token_ids: without suppressed ones, which stay suppressed even where they are forced.
+        do_sample: False also where the temperature is 0, which is greedy search.
+        temperature, top_k, top_p, min_p: 1.0, 0, 1.0 and 0.0, which change nothing, where there is no sampling.
+        is_seeded: whether sampling follows a given seed.
         eos_token_ids: may be empty; then every output runs to its limit.
         tau: nats; 0.0 where top_beta is 1.
         forced_bos_token_id: a tuple has one id per row. It holds where only the decoder start precedes it.
         max_new_tokens: for a prompt of the decoder start alone; see `budget` for others.
         max_length: limit that counts the prompt, None when there is none.
         max_positions: how many target tokens the model can take in, None when there is no limit.
+        seed: None unless `is_seeded`.
     """
 
     num_beams: int
     num_return_sequences: int
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    is_seeded: bool
     length_penalty: float
     early_stopping: bool | Literal["never"]
     renormalize_logits: bool
@@ -159,6 +205,7 @@ class ResolvedOptions:
     max_new_tokens: int = field(compare=False)
     max_length: int | None = field(compare=False)
     max_positions: int | None = field(compare=False)
+    seed: int | None = field(compare=False)
 
     def budget(self, prompt_length: int = 1) -> int:
         """How many tokens a row may generate after a prompt of this many tokens, decoder start included.

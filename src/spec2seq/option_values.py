@@ -25,6 +25,7 @@ class OptionInfo:
         help: one sentence for --help and the docs.
         minimum: smallest allowed count or number, None when there is none.
         is_above_minimum: the minimum itself is not allowed.
+        maximum: largest allowed count or number, None when there is none; there is a minimum too, and it is allowed.
     """
 
     kind: Kind
@@ -32,11 +33,13 @@ class OptionInfo:
     help: str
     minimum: int | None = None
     is_above_minimum: bool = False
+    maximum: int | None = None
 
     @property
     def allowed(self) -> str:
         """The allowed values in words, as in "an integer of at least 1"."""
         bound = "" if self.minimum is None else f" {'above' if self.is_above_minimum else 'of at least'} {self.minimum}"
+        bound = bound if self.maximum is None else f" from {self.minimum} to {self.maximum}"
         return {
             "count": f"an integer{bound}",
             "number": f"a finite number{bound}",
@@ -76,6 +79,8 @@ class OptionInfo:
 
     def _within(self, number: float) -> float:
         if self.minimum is not None and (number < self.minimum or (self.is_above_minimum and number == self.minimum)):
+            raise ValueError(number)
+        if self.maximum is not None and number > self.maximum:
             raise ValueError(number)
         return number
 

@@ -12,12 +12,8 @@ from collections.abc import Mapping
 
 from spec2seq.errors import OptionError
 
-# Only sampling reads them, so that any value is neutral without it; the values are transformers' defaults.
+# Only sampling reads them, so that any value is neutral without it; these are neutral with it too.
 SAMPLING: dict[str, tuple[object, ...]] = {
-    "temperature": (1.0,),
-    "top_k": (50, 0),
-    "top_p": (1.0,),
-    "min_p": (),
     "top_h": (),
     "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
@@ -26,7 +22,6 @@ SAMPLING: dict[str, tuple[object, ...]] = {
 
 # These change the output. None is neutral for all of them, and so are the values here.
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    "do_sample": (False,),
     "use_cache": (True, False),
     "max_time": (),
     "stop_strings": ([], ()),
@@ -88,13 +83,13 @@ WITHOUT_EFFECT = frozenset(
 SETTING_NAMES = frozenset(SAMPLING) | frozenset(NEUTRAL) | WITHOUT_EFFECT
 
 
-def check_settings(checkpoint: Mapping[str, object], arguments: Mapping[str, object], num_beams: int) -> None:
+def check_settings(checkpoint: Mapping[str, object], arguments: Mapping[str, object], is_sampling: bool) -> None:
     """Refuse settings that are no options here unless they are neutral. An argument stands above the checkpoint.
 
     Args:
         checkpoint: the checkpoint's settings that are no options.
         arguments: the same of the caller; all of them are in `SETTING_NAMES`.
-        num_beams: for the message about sampling.
+        is_sampling: whether tokens are drawn at random.
 
     Raises:
         OptionError: a setting is not neutral.
@@ -104,29 +99,29 @@ def check_settings(checkpoint: Mapping[str, object], arguments: Mapping[str, obj
     """
     arguments = {name: value for name, value in arguments.items() if value is not None}
     for name, value in {**checkpoint, **arguments}.items():
-        if not _is_neutral(name, value, is_argument=name in arguments):
-            raise OptionError(_refusal(name, value, name in arguments, num_beams))
+        if not _is_neutral(name, value, name in arguments, is_sampling):
+            raise OptionError(_refusal(name, value, name in arguments))
     for name in SAMPLING.keys() & arguments.keys():
         if arguments[name] not in SAMPLING[name]:
-            warnings.warn(
-                f"{name}={arguments[name]!r} has no effect: it tunes sampling, and do_sample is off", stacklevel=2
-            )
+            warnings.warn(no_sampling(name, arguments[name]), stacklevel=2)
 
 
-def _is_neutral(name: str, value: object, is_argument: bool) -> bool:
-    if value is None or name in SAMPLING or value in NEUTRAL.get(name, ()):
+def no_sampling(name: str, value: object) -> str:
+    """The message for something that only sampling reads, in a call without sampling."""
+    return f"{name}={value!r} has no effect: it tunes sampling, and do_sample is off"
+
+
+def _is_neutral(name: str, value: object, is_argument: bool, is_sampling: bool) -> bool:
+    if value is None or value in NEUTRAL.get(name, ()):
         return True
+    if name in SAMPLING:
+        return not is_sampling or value in SAMPLING[name]
     return name in WITHOUT_EFFECT and not is_argument
 
 
-def _refusal(name: str, value: object, is_argument: bool, num_beams: int) -> str:
-    where = f"{name}={value!r}" if is_argument else f"{name}={value!r} in the checkpoint's generation settings"
-    if name == "do_sample":
-        if num_beams > 1:
-            return f"{where} contradicts num_beams={num_beams}: pass do_sample=False for beam search"
-        return f"{where} is not supported: there is no sampling yet; pass do_sample=False for greedy search"
+def _refusal(name: str, value: object, is_argument: bool) -> str:
     if is_argument:
-        return f"{where} is not supported; leave it out"
-    neutral = NEUTRAL.get(name)
+        return f"{name}={value!r} is not supported; leave it out"
+    neutral = SAMPLING.get(name) or NEUTRAL.get(name)
     remedy = f"pass {name}={neutral[0]!r}" if neutral else "remove it from generation_config.json"
-    return f"{where} is not supported; {remedy} to do without it"
+    return f"{name}={value!r} in the checkpoint's generation settings is not supported; {remedy} to do without it"

@@ -20,6 +20,12 @@ class GenerationArguments(TypedDict, total=False):
     min_length: int | None
     num_beams: int | None
     num_return_sequences: int | None
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
     length_penalty: float | None
     early_stopping: bool | Literal["never"] | None
     renormalize_logits: bool | None
