@@ -1,4 +1,4 @@
-"""The keyword arguments of a call, for type checkers. `config.GenerationOptions` says what each of them means."""
+"""The keyword arguments of a call, for type checkers; `config.GenerationOptions` says what they mean. No torch here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 LongInput = Literal["split", "truncate", "error"]
 LONG_INPUT_CHOICES: tuple[LongInput, ...] = ("split", "truncate", "error")
+DEFAULT_BATCH_TOKENS = 16384
 
 
 class GenerationArguments(TypedDict, total=False):

@@ -14,6 +14,7 @@ from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.errors import InputError, OptionError
+from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import MAX_ROWS, decode_pieces, explained_memory_errors
 from spec2seq.pipelines.collecting import Collector, Reporter
 from spec2seq.pipelines.drafter_choice import choose_drafter
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from spec2seq.pipelines.id_inputs import IdRows
     from spec2seq.pipelines.plans import Languages
     from spec2seq.pipelines.results import GenerationResult
+    from spec2seq.types import DecodedRequest
     from spec2seq.weights import LoadedModel
 
 BACKENDS = ("torch",)
-DEFAULT_BATCH_TOKENS = 16384
 # a model without a position table sets no limit of its own
 MAX_DRAFT_TOKENS = 1024
 
@@ -167,7 +168,7 @@ class Pipeline:
             is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
             plans = self.plan(texts, resolved, text_options, is_start_said=is_start_said)
             collector = Collector(plans, self.tokenizer.decode, Reporter(on_progress, on_result))
-            self.decode(collector, resolved, batch_tokens)
+            self.decode(collector.pieces, resolved, collector.add, batch_tokens)
         return collector.results(label)
 
     def generate_ids(
@@ -207,7 +208,7 @@ class Pipeline:
                 for row, start in zip(rows, starts, strict=True)
             ]
             collector = Collector(plans, None, Reporter(on_progress, on_result))
-            self.decode(collector, resolved, batch_tokens)
+            self.decode(collector.pieces, resolved, collector.add, batch_tokens)
         return collector.results(lambda index: f"source_ids[{index}]")
 
     def plan(
@@ -223,14 +224,20 @@ class Pipeline:
         planner = TextPlanner(self.tokenizer, self.model.config, text_options, forced, is_start_said=is_start_said)
         return planner.plan(texts)
 
-    def decode(self, collector: Collector, resolved: ResolvedOptions, batch_tokens: int = DEFAULT_BATCH_TOKENS) -> None:
-        """Decode all pieces of the collector and give it their outcomes."""
+    def decode(
+        self,
+        pieces: Sequence[Piece],
+        resolved: ResolvedOptions,
+        take: Callable[[int, DecodedRequest], None],
+        batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    ) -> None:
+        """Decode pieces and call `take(index, outcome)` for each when it is finished."""
         if batch_tokens < 1:
             raise OptionError(f"batch_tokens={batch_tokens} is not allowed: use 1 or more")
         with self._lock, _cpu_threads(self.num_threads), explained_memory_errors(batch_tokens):
             decoder = self._decoder(resolved, batch_tokens)
-            for piece, outcome in decode_pieces(decoder, collector.pieces, resolved):
-                collector.add(piece, outcome)
+            for piece, outcome in decode_pieces(decoder, pieces, resolved):
+                take(piece, outcome)
 
     def _decoder(self, resolved: ResolvedOptions, batch_tokens: int) -> Decoder:
         drafter = None

@@ -1,0 +1,1 @@
+"""The command line: one small file per verb that parses, calls the package and prints."""
