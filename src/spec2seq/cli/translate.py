@@ -51,7 +51,7 @@ def translate(
 ) -> None:
     """Translate English to Italian with the bundled model.
 
-    It was trained on descriptions of software packages. It is looked for in $SPEC2SEQ_MODELS and in the source checkout.
+    It was trained on descriptions of software packages. It is looked for in $SPEC2SEQ_MODELS and in the checkout.
     """
     if texts and (input_path or output_path):
         raise OptionError("texts were given as arguments: --input and --output are for files of lines; use one of both")
