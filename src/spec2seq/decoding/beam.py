@@ -59,9 +59,8 @@ class BeamState:
         scores: [G, K] sums of log-probabilities, best first.
         finished_tokens: [G, K, T] ids of the finished hypotheses.
         finished_lengths: [G, K] their lengths, end of sequence included.
-        finished_scores: [G, K] length-normalised, best first; about -1e9 in places not taken yet.
+        finished_scores: [G, K] length-normalised, best first; -1e9 in places not taken yet.
         is_finished: [G, K] bool, places that hold a finished hypothesis.
-        can_improve: [G] bool, False for good once no running beam is expected to beat the worst finished hypothesis.
         prompt_lengths: [G] tokens that were given.
         max_lengths: [G] the length, prompt included, at which a group is cut.
     """
@@ -73,7 +72,6 @@ class BeamState:
     finished_lengths: Tensor
     finished_scores: Tensor
     is_finished: Tensor
-    can_improve: Tensor
     prompt_lengths: Tensor
     max_lengths: Tensor
 
@@ -100,7 +98,6 @@ class BeamState:
             finished_lengths=prompt_lengths[:, None].expand(-1, num_beams).clone(),
             finished_scores=scores,
             is_finished=torch.zeros_like(scores, dtype=torch.bool),
-            can_improve=torch.ones_like(prompt_lengths, dtype=torch.bool),
             prompt_lengths=prompt_lengths,
             max_lengths=max_lengths,
         )
@@ -159,7 +156,7 @@ def advance(state: BeamState, values: Tensor, ids: Tensor, settings: BeamSetting
     Among equal scores the lower beam comes first, then the lower place in its list.
 
     Args:
-        state: G groups of K beams, none of them done.
+        state: G groups of K beams, none of them done: those leave before the next step.
         values: [G, K, C] each beam's best log-probabilities, processed, descending.
         ids: [G, K, C] their token ids. C is `settings.num_candidates`, or the whole vocabulary if that is smaller.
         settings: the same in all steps.
@@ -175,8 +172,7 @@ def advance(state: BeamState, values: Tensor, ids: Tensor, settings: BeamSetting
         lengths=state.lengths + 1,
         scores=scores,
     )
-    state = replace(state, can_improve=_can_improve(state, settings))
-    is_done = ~state.can_improve | candidates.ends.all(-1)
+    is_done = ~_can_improve(state, settings) | candidates.ends.all(-1)
     if settings.early_stopping is True:
         is_done |= state.is_finished.all(-1)
     return BeamStep(state, parents, tokens, is_done)
@@ -223,10 +219,7 @@ def _finish(state: BeamState, candidates: _Candidates, settings: BeamSettings) -
     is_new = candidates.ends.clone()
     is_new[:, num_beams:] = False  # the rest is there only to have enough beams that go on
     scores = candidates.scores / _penalty(state.lengths + 1 - state.prompt_lengths, settings)
-    if settings.early_stopping is True:
-        scores = scores + state.is_finished.all(-1, keepdim=True) * _NOT_YET
-    scores = scores + ~state.can_improve[:, None] * _NOT_YET + ~is_new * _NOT_YET
-    best, picks = _best(torch.cat([state.finished_scores, scores], dim=1), num_beams)
+    best, picks = _best(torch.cat([state.finished_scores, scores + ~is_new * _NOT_YET], dim=1), num_beams)
     # The hypotheses are picked from a pool of the finished ones and, behind them, the running beams that end now.
     candidate = (picks - num_beams).clamp(min=0)
     is_old = picks < num_beams
@@ -254,9 +247,7 @@ def _can_improve(state: BeamState, settings: BeamSettings) -> Tensor:
     is_bound = settings.early_stopping == "never" and settings.length_penalty > 0.0
     lengths = state.max_lengths if is_bound else state.lengths
     best = state.scores[:, :1] / _penalty(lengths - state.prompt_lengths, settings)
-    worst = state.finished_scores.min(dim=1, keepdim=True).values
-    threshold = torch.where(state.is_finished, worst, _NOT_YET)
-    return state.can_improve & (best > threshold).any(-1)
+    return best[:, 0] > state.finished_scores[:, -1]
 
 
 def _penalty(generated: Tensor, settings: BeamSettings) -> Tensor:
