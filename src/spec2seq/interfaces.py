@@ -100,8 +100,10 @@ class Drafter(Protocol):
     def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
         """Propose up to `num_draft_tokens` tokens for every row; never raises for rows it cannot serve (lengths 0).
 
-        `choose(log_probs [B, V], i) -> tokens [B]` picks token i of the block; None means argmax. A drafter whose
-        choice does not come from a law ignores it.
+        `choose(log_probs [B, V], i) -> tokens [B]` picks token i of the block; None means argmax. It warps the law as
+        the verifier's is, draws from it and remembers it: the loop itself puts it into the block's `log_probs`. A
+        drafter has all of a block's slots chosen or none; one whose choice does not come from a law ignores it.
+        Whether slot i is proposed may depend on tokens before it, never on token i.
         """
 
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
@@ -124,5 +126,6 @@ class AcceptanceRule(Protocol):
         Args:
             draft: tokens [B, k], lengths [B].
             scores: final scores [B, k+1, V]; row i judges draft token i, row `lengths[b]` gives the bonus token.
-            noise: [B, k+1, V] Gumbel noise of the seeded mode, None otherwise.
+            noise: random numbers of sampling, None otherwise: [B, k+1, V] Gumbel noise in the seeded mode, which is
+                exact matching; [B, k+1, 2] uniform in (0, 1) for `SpeculativeSampling`.
         """

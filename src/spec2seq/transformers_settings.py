@@ -103,7 +103,7 @@ def check_settings(checkpoint: Mapping[str, object], arguments: Mapping[str, obj
             raise OptionError(_refusal(name, value, name in arguments))
     for name in SAMPLING.keys() & arguments.keys():
         if arguments[name] not in SAMPLING[name]:
-            warnings.warn(no_sampling(name, arguments[name]), stacklevel=2)
+            warnings.warn(no_sampling(name, arguments[name]), stacklevel=3)
 
 
 def no_sampling(name: str, value: object) -> str:

@@ -223,9 +223,11 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class DecodedRequest:
-    """A finished request. `hypotheses` best first, never empty; `error` says why when the reason is "error"."""
+    """A finished request. `hypotheses` best first, samples in the order of their index, never empty; `error` says why
+    when the reason is "error"; `seed` is what the random numbers of sampling came from, given or drawn."""
 
     hypotheses: list[Hypothesis]
     finish_reason: FinishReason
     stats: RequestStats
     error: str | None = None
+    seed: int | None = None

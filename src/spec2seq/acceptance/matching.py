@@ -1,7 +1,4 @@
-"""Acceptance rules: how much of a draft is kept, and which token follows it. Pure functions on tensors.
-
-Row i of the scores judges draft token i. Slots beyond a row's length are never accepted, whatever they hold.
-"""
+"""Rules that compare a draft with the verifier's best tokens: exact search, and the paper's relaxed one."""
 
 from __future__ import annotations
 
