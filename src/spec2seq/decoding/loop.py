@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from spec2seq.acceptance import ExactMatch, TopBetaTolerance
+from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
 from spec2seq.decoding.beam_search import BeamSearch
+from spec2seq.decoding.noise import fresh_seed
+from spec2seq.decoding.samples import SampleGroup
+from spec2seq.decoding.sampling import SamplingSearch
 from spec2seq.decoding.search import Request
 from spec2seq.decoding.speculative import SpeculativeSearch
 from spec2seq.errors import InputError, OptionError
 from spec2seq.types import DecodedRequest, Emission, Hypothesis, SourceBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Search
@@ -49,6 +53,7 @@ class Decoder:
         self._waiting: deque[Request] = deque()
         self._search: Search | None = None
         self._live: dict[int, Request] = {}
+        self._groups: dict[int, SampleGroup] = {}  # by the id of every sample, where a source has more than one
         self._emissions: list[Emission] = []
         self._results: dict[int, DecodedRequest] = {}
         self._next_id = 0
@@ -66,6 +71,7 @@ class Decoder:
         prompts: Sequence[Sequence[int]] | None = None,
         forced_first_tokens: Sequence[int | None] | None = None,
         budgets: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> list[int]:
         """Queue one request per source row. Requests share a batch only with requests of equal options.
 
@@ -76,6 +82,8 @@ class Decoder:
             forced_first_tokens: token each target must begin with after a prompt of one token (a language code, say);
                 `options.forced_bos_token_id` by default.
             budgets: most new tokens of each request, at most what `options.budget` allows; that by default.
+            seeds: what the random numbers of each request come from, if it samples; by default `options.seed`, and
+                fresh ones where there is none. The results tell them.
 
         Returns:
             The ids of the requests, in the order of the rows.
@@ -95,11 +103,12 @@ class Decoder:
             self._make_request(source.ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
             for i in range(num_rows)
         ]
-        for request in requests:
+        for i, request in enumerate(requests):
             self._live[request.id] = request
-            if request.num_forced and not self._emit_forced(request):
-                continue
-            self._waiting.append(request)
+            for sample in self._samples(request, seeds[i] if seeds else options.seed):
+                if sample.num_forced and not self._emit_forced(sample):
+                    continue
+                self._waiting.append(sample)
         return [request.id for request in requests]
 
     @torch.inference_mode()
@@ -107,7 +116,7 @@ class Decoder:
         """Let waiting requests in, run one round, and tell what every live request got from it."""
         self._admit_waiting()
         if self._search is not None and self._search.requests:
-            self._emissions.extend(self._search.round())
+            self._tell(self._search.round())
         emissions, self._emissions = self._emissions, []
         for emission in emissions:
             if emission.finish_reason and emission.request in self._live:
@@ -120,10 +129,11 @@ class Decoder:
         target = self._live.get(request)
         if target is None:
             return
-        if target in self._waiting:
-            self._waiting.remove(target)
-        elif self._search is not None and target in self._search.requests:
-            self._search.remove([self._search.requests.index(target)])
+        for sample in self._groups[request].samples if request in self._groups else [target]:
+            if sample in self._waiting:
+                self._waiting.remove(sample)
+            elif self._search is not None and sample in self._search.requests:
+                self._search.remove([self._search.requests.index(sample)])
         self._emissions.append(Emission(request, [], [], target.stats.num_rounds, "cancelled"))
         self._finish(target, "cancelled")
 
@@ -157,6 +167,27 @@ class Decoder:
             request.num_forced = request.stats.num_forced = request.stats.num_tokens = 1
         return request
 
+    def _samples(self, request: Request, seed: int | None) -> list[Request]:
+        """The rows that a request needs: one per sample, all with the same source, statistics and seed."""
+        count = request.options.num_return_sequences
+        if not request.options.do_sample:
+            return [request]
+        request.seed = fresh_seed() if seed is None else seed
+        if count == 1:
+            return [request]
+        copies = [replace(request, id=self._next_id + i, sample=i + 1, token_ids=[]) for i in range(count - 1)]
+        self._next_id += len(copies)
+        request.stats.num_forced = request.stats.num_tokens = request.num_forced * count
+        group = SampleGroup([request, *copies])
+        self._groups.update({sample.id: group for sample in group.samples})
+        return group.samples
+
+    def _tell(self, emissions: Iterable[Emission]) -> None:
+        """Keep what the next step tells the caller, who knows only the first of several samples."""
+        for emission in emissions:
+            group = self._groups.get(emission.request)
+            self._emissions.extend(group.follow(emission) if group else [emission])
+
     def _emit_forced(self, request: Request) -> bool:
         """Tell the forced first token. Returns whether the request goes on after it."""
         token = request.committed[-1]
@@ -165,14 +196,19 @@ class Decoder:
         reason: FinishReason | None = "length" if request.max_length == len(request.committed) else None
         if token in request.options.eos_token_ids:
             reason = "eos"
-        self._emissions.append(Emission(request.id, [token], ["forced"], 0, reason))
+        self._tell([Emission(request.id, [token], ["forced"], 0, reason)])
         if reason:
             request.hypotheses = [Hypothesis(request.token_ids, request.score)]
         return reason is None
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
+        group = self._groups.get(request.id)
+        if group:
+            group.gather()
+            for sample in group.samples:
+                del self._groups[sample.id]
         hypotheses = request.hypotheses or [Hypothesis(request.token_ids, request.score)]
-        self._results[request.id] = DecodedRequest(hypotheses, reason, request.stats, request.error)
+        self._results[request.id] = DecodedRequest(hypotheses, reason, request.stats, request.error, request.seed)
         del self._live[request.id]
 
     def _admit_waiting(self) -> None:
@@ -215,11 +251,12 @@ class Decoder:
     def _make_search(self, options: ResolvedOptions) -> Search:
         if options.num_beams > 1:
             return BeamSearch(self.verifier, options)
-        return SpeculativeSearch(
-            self.verifier, self.drafter, self._rule(options), options, self._num_draft_tokens(options)
-        )
+        kind = SamplingSearch if options.do_sample else SpeculativeSearch
+        return kind(self.verifier, self.drafter, self._rule(options), options, self._num_draft_tokens(options))
 
     def _rule(self, options: ResolvedOptions) -> AcceptanceRule:
+        if options.do_sample and not options.is_seeded:
+            return SpeculativeSampling()
         if options.top_beta == 1:
             return ExactMatch()
         return TopBetaTolerance(

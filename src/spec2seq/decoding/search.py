@@ -28,7 +28,8 @@ class Request:
     """One sequence to decode, from the queue to its result.
 
     `committed` holds the prompt (decoder start and target prefix) and the forced first token where there is one;
-    `max_length` is the total length, prompt included, at which it is cut.
+    `max_length` is the total length, prompt included, at which it is cut. `seed` and `sample`, the index among the
+    samples of one source, say where the random numbers of sampling come from.
     """
 
     id: int
@@ -43,6 +44,8 @@ class Request:
     stats: RequestStats = field(default_factory=RequestStats)
     hypotheses: list[Hypothesis] = field(default_factory=list)
     error: str | None = None
+    seed: int | None = None
+    sample: int = 0
 
 
 class Search(ABC):
@@ -87,7 +90,7 @@ class Search(ABC):
     def admit(self, requests: Sequence[Request], source: SourceBatch) -> None:
         """Encode the requests' sources [B, S] and append their rows to the batch."""
         watch = Stopwatch()
-        encoded = self.verifier.encode(source)
+        encoded = self._encode(requests, source)
         watch.lap("encode")
         self._start_drafting(source, encoded)
         watch.lap("draft")
@@ -118,6 +121,10 @@ class Search(ABC):
         order = [survivors.pop() if i in gone else i for i in range(num_kept)]
         self.requests = [self.requests[i] for i in order]
         self._select_groups(torch.tensor(order, dtype=torch.long, device=self.verifier.device))
+
+    def _encode(self, requests: Sequence[Request], source: SourceBatch) -> EncoderOutput:
+        """The encoded sources [B, S] of these requests."""
+        return self.verifier.encode(source)
 
     def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """A place for searches with a drafter to show it the newcomers."""

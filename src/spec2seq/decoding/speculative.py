@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spec2seq.decoding.search import Request
     from spec2seq.decoding.state import Commitment
     from spec2seq.interfaces import AcceptanceRule, Drafter, EncoderOutput, Verifier
-    from spec2seq.types import FinishReason, Origin, Scores, SourceBatch
+    from spec2seq.types import DecoderOutput, FinishReason, Origin, Scores, SourceBatch
 
 
 class _RowOutcome(NamedTuple):
@@ -48,7 +48,8 @@ class SpeculativeSearch(Search):
         self.drafter = drafter if num_draft_tokens else None
         self.rule = rule
         self.num_draft_tokens = num_draft_tokens
-        self._needs_logits = rule.needs_logits or options.output_scores or not self.processors.is_empty
+        needs_processing = options.do_sample or not self.processors.is_empty
+        self._needs_logits = rule.needs_logits or options.output_scores or needs_processing
         self._wanted = Wanted(
             top=rule.num_top,
             logits=self._needs_logits,
@@ -64,10 +65,10 @@ class SpeculativeSearch(Search):
         draft = self.state.fit(proposed)
         watch.lap("draft")
         output = self._verify(draft, self._wanted)
-        scores = output.scores if self.processors.is_empty else self._process(output.scores.logits(), draft)
+        scores = self._scores(output, draft)
         best_scores, _ = scores.top(self.rule.num_top)
         watch.lap("verify")
-        acceptance = self._force_eos(self.rule.accept(draft, scores))
+        acceptance = self._force_eos(self._accept(draft, scores))
         if self.drafter:
             self.drafter.commit(prefix, acceptance, output)
         self._state, commitment = self.state.commit(draft, acceptance, self._eos)
@@ -84,6 +85,13 @@ class SpeculativeSearch(Search):
         if self.drafter is None:
             return DraftBlock.empty(self.num_rows, self.verifier.device)
         return self.drafter.propose(self.state.prefix, self.num_draft_tokens)
+
+    def _scores(self, output: DecoderOutput, draft: DraftBlock) -> Scores:
+        """The scores to choose from, [B, k+1, V]."""
+        return output.scores if self.processors.is_empty else self._process(output.scores.logits(), draft)
+
+    def _accept(self, draft: DraftBlock, scores: Scores) -> Acceptance:
+        return self.rule.accept(draft, scores)
 
     def _force_eos(self, acceptance: Acceptance) -> Acceptance:
         """The token on the last allowed position is the forced EOS; a fitted draft never reaches that far."""
@@ -139,7 +147,7 @@ class SpeculativeSearch(Search):
             return "eos"
         if request.prompt_length + len(request.token_ids) < request.max_length:
             return None
-        request.stats.is_degenerate = is_degenerate(request.token_ids)
+        request.stats.is_degenerate |= is_degenerate(request.token_ids)  # samples share their statistics
         return "length"
 
     def _add_log_probs(self, scores: Scores, commitment: Commitment) -> None:
