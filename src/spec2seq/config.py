@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 Activation = Literal["relu", "gelu", "gelu_new", "silu"]
-Positions = Literal["learned", "sinusoidal", "relative"]
+Positions = Literal["learned", "sinusoidal", "fairseq_sinusoidal", "relative"]
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class ModelConfig:
     """Everything that tells one encoder-decoder from another. One per checkpoint, made by `weights`.
 
     Attributes:
-        family: name in the registry of `weights`, for messages ("marian", "t5", ...).
+        family: name in the registry of `weights`, transformers' model_type ("marian", "m2m_100", ...).
         source_vocab_size, target_vocab_size: rows of the two embeddings.
-        d_model, head_dim, num_heads, encoder_ffn_dim, decoder_ffn_dim: widths. num_heads * head_dim may differ from
-            d_model (T5). encoder_heads and decoder_heads may differ from each other.
+        d_model, encoder_ffn_dim, decoder_ffn_dim: widths.
+        encoder_heads, decoder_heads, head_dim, encoder_head_dim: heads and their width; heads * head_dim may differ
+            from d_model (T5). The encoder's heads are as wide as the decoder's unless `encoder_head_dim` is given.
         is_pre_norm: layer norm before each sublayer (and `has_final_norm` after the stack).
         has_embedding_norm: layer norm right after the embeddings (BART, mBART).
         norm: "layer" (mean and variance, bias) or "rms" (T5, computed in fp32).
@@ -41,13 +42,16 @@ class ModelConfig:
         has_bias: whether linear layers have biases.
         embedding_scale: factor of the token embeddings.
         output_scale: factor of the decoder states before the output projection (T5).
-        attention_scale: factor of query . key.
-        positions: "learned" and "sinusoidal" are tables read at position + position_offset; "relative" is T5's bias.
+        is_attention_scaled: whether query . key is divided by the square root of the head width (not in T5).
+        positions: "relative" is T5's bias; the others are tables read at position + position_offset: learned, or sines
+            and cosines by the formula of the original Transformer ("sinusoidal") or by fairseq's. With fairseq's a
+            padding token takes the table's row of zeros and, in the source, no position.
         max_source_positions, max_target_positions: how long either side may be; None means no limit.
-        pads_take_no_position: pad tokens read row pad_token_id of the table (M2M100).
         shares_vocabulary: source and target ids mean the same tokens.
+        shares_embeddings: source and target read the same embedding.
         ties_output: the output projection is the target embedding.
         has_output_bias: final_logits_bias.
+        relative_buckets, relative_max_distance: of T5's relative positions.
     """
 
     family: str
@@ -66,6 +70,7 @@ class ModelConfig:
     pad_token_id: int
     decoder_start_token_id: int
     eos_token_ids: tuple[int, ...]
+    encoder_head_dim: int | None = None
     max_source_positions: int | None = None
     max_target_positions: int | None = None
     position_offset: int = 0
@@ -78,11 +83,11 @@ class ModelConfig:
     has_bias: bool = True
     embedding_scale: float = 1.0
     output_scale: float = 1.0
-    attention_scale: float = 1.0
-    pads_take_no_position: bool = False
+    is_attention_scaled: bool = True
     relative_buckets: int = 32
     relative_max_distance: int = 128
     shares_vocabulary: bool = True
+    shares_embeddings: bool = True
     ties_output: bool = True
     has_output_bias: bool = False
 
