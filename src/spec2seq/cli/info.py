@@ -27,7 +27,8 @@ def info(
     Prints the family, the sizes, the memory that the weights take, and the generation settings that apply when a call
     says nothing else.
     """
-    from spec2seq.weights import read_model_config, resolve_folder
+    from spec2seq.weights import read_model_config
+    from spec2seq.weights.checkpoint import resolve_folder
 
     folder = resolve_folder(model)
     config, generation = read_model_config(folder)
@@ -41,7 +42,8 @@ def info(
 
 def print_generation_options(model: str, generation: Mapping[str, object]) -> None:
     """Print the options that would apply, as JSON."""
-    from spec2seq.weights import read_model_config, resolve_folder
+    from spec2seq.weights import read_model_config
+    from spec2seq.weights.checkpoint import resolve_folder
 
     config, checkpoint = read_model_config(resolve_folder(model))
     typer.echo(json.dumps(resolve_options(checkpoint, config, None, generation).as_dict(), indent=2))

@@ -57,6 +57,8 @@ class DeviceOutput:
 class ResumableOutput:
     """PATH.part, renamed to PATH at the end; PATH.part.json says which job it belongs to.
 
+    A part without any whole line is nobody's: a job that failed at once is no obstacle to the next one.
+
     Raises:
         OptionError: there is a part of another job.
         OSError: a file cannot be written.
@@ -66,7 +68,7 @@ class ResumableOutput:
         self._path = path
         self._part = path.with_name(path.name + ".part")
         self._note = path.with_name(path.name + ".part.json")
-        if self._part.exists():
+        if self._part.exists() and b"\n" in self._part.read_bytes():
             self._check_job(job)
         else:
             self._note.write_text(json.dumps(job, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -117,7 +119,13 @@ def open_output(path: Path | None, job: Mapping[str, object]) -> Output:
 
 
 def is_resumable(path: Path | None) -> bool:
-    """Whether an interrupted run into this path can be continued."""
+    """Whether an interrupted run into this path can be continued.
+
+    Raises:
+        OptionError: there is no folder to put it in.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise OptionError(f"output {path}: there is no folder {path.parent}; make it first")
     return path is not None and (path.is_file() or not path.exists())
 
 

@@ -234,6 +234,8 @@ class Pipeline:
         """Decode pieces and call `take(index, outcome)` for each when it is finished."""
         if batch_tokens < 1:
             raise OptionError(f"batch_tokens={batch_tokens} is not allowed: use 1 or more")
+        if not pieces:
+            return
         with self._lock, _cpu_threads(self.num_threads), explained_memory_errors(batch_tokens):
             decoder = self._decoder(resolved, batch_tokens)
             for piece, outcome in decode_pieces(decoder, pieces, resolved):
