@@ -52,6 +52,7 @@ class PromptLookupDrafter:
             raise OptionError(f"min_ngram={min_ngram}, max_ngram={max_ngram}; use 1 <= min_ngram <= max_ngram <= 8")
         self._searches_source = config.shares_vocabulary
         self._size = max_ngram
+        self._border = max(max_ngram - 1, 1)  # columns of nothing that keep a window of n tokens within one text
         self._points = [_STEP << (max_ngram - 1 - age) for age in range(max_ngram)]  # of a match, newest token first
         self._threshold = _STEP * _fewest_points(max_ngram, min_ngram) - _STEP // 2
         self._source: Ints = np.zeros((0, 0), np.int64)  # [B, S'], the sources between columns of nothing
@@ -62,7 +63,7 @@ class PromptLookupDrafter:
         ids, lengths = source.ids.cpu().numpy(), source.lengths.cpu().numpy()
         if not self._searches_source:
             ids = ids[:, :0]
-        border = self._size - 1  # keeps a window of n tokens within one text
+        border = self._border
         num_known, num_columns = len(self._source), ids.shape[1] + 2 * border
         joined = np.full((num_known + len(ids), max(self._source.shape[1], num_columns)), _NOTHING)
         joined[:num_known, : self._source.shape[1]] = self._source
@@ -121,7 +122,7 @@ class PromptLookupDrafter:
 
     def _number_columns(self, target_width: int) -> None:
         """Prepare for prefixes of up to `target_width` tokens."""
-        source_places = np.arange(self._source.shape[1]) - (self._size - 1)
+        source_places = np.arange(self._source.shape[1]) - self._border
         self._places = np.concatenate((source_places, np.arange(target_width)))
 
 
