@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spec2seq.errors import OptionError
 from spec2seq.generation_options import OPTION_NAMES, GenerationOptions, ResolvedOptions, option_info, unknown_option
 from spec2seq.transformers_settings import SETTING_NAMES, check_settings, no_sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "CHECKPOINT_SETTINGS",

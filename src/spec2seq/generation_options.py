@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from spec2seq.errors import OptionError
 from spec2seq.option_values import Kind, OptionInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def _option(

@@ -8,9 +8,12 @@ for something is refused, so that nothing is ever silently ignored. Names and ne
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from spec2seq.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Only sampling reads them, so that any value is neutral without it; these are neutral with it too.
 SAMPLING: dict[str, tuple[object, ...]] = {

@@ -106,6 +106,7 @@ EACH = {
     "n-grams longer than any prefix": {"no_repeat_ngram_size": 40},
     "single bad words": {"bad_words_ids": [[3], [19]]},
     "bad sequences": {"bad_words_ids": [[3, 4], [4, 5], [5, 3, 6], [2, 2], [3, 4, 5, 6, 7], [3], [2]]},
+    "sequences longer than some prefixes": {"bad_words_ids": [[token, token, 7] for token in (2, 3, 4, 5, 6)]},
     "min length": {"min_length": 8, "eos_token_id": [2, 5]},
     "min new tokens": {"min_new_tokens": 4, "eos_token_id": [2, 5]},
     "forced end": {"forced_eos_token_id": 2},
