@@ -179,7 +179,7 @@ def _close_codes(code: str, languages: dict[str, int]) -> list[str]:
     language = re.split("[_-]", code.lower())[0]
     same = sorted(known for known in languages if known.split("_")[0] == language)
     by_lower = {known.lower(): known for known in languages}
-    alike = [by_lower[name] for name in get_close_matches(code.lower(), by_lower, n=4, cutoff=0.5)]
+    alike = [by_lower[name] for name in get_close_matches(code.lower(), by_lower, n=4, cutoff=0.6)]
     if len(language) == 2:
         alike += sorted(known for known in languages if len(known) > 5 and known.startswith(language))
     return list(dict.fromkeys(same + alike))[:4]
