@@ -1,0 +1,42 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo check test format docs
+
+# Real sentences through the bundled model, with plain and with speculative search.
+demo: $(VENV)/.installed
+	$(BIN)/spec2seq translate --input examples/sentences.txt --drafter none --stats
+	@echo
+	$(BIN)/spec2seq translate --input examples/sentences.txt --drafter prompt_lookup --stats
+
+# What CI runs. Needs no network once everything is installed.
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test
+
+# One torch thread per worker: tiny models gain nothing from more, and two workers would fight for the cores.
+test: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/write_options.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps make a second run start at once; a changed pyproject.toml installs anew.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(VENV)/.installed $@
