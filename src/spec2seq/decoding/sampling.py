@@ -72,7 +72,18 @@ class SamplingSearch(SpeculativeSearch):
         if self.drafter is None:
             return super()._propose()
         chooser = DraftChooser(self.warpers, self._banned, self._noise, self._counts, self.options.is_seeded)
-        return chooser.with_laws(self.drafter.propose(self.state.prefix, self.num_draft_tokens, chooser))
+        draft = self.drafter.propose(self.state.prefix, self.num_draft_tokens, chooser)
+        return chooser.with_laws(self._cut_behind_eos(draft))
+
+    def _cut_behind_eos(self, draft: DraftBlock) -> DraftBlock:
+        """Nothing is judged behind a drafted end of sequence.
+
+        A block's verification looks at all of its tokens. How far a drafter goes on behind the end of one row is up to
+        the other rows, and they must not matter.
+        """
+        ends = (draft.tokens[..., None] == self._eos).any(-1)
+        num_kept = torch.where(ends.any(-1), ends.long().argmax(-1) + 1, draft.lengths) if draft.num_slots else 0
+        return replace(draft, lengths=draft.lengths.clamp(max=num_kept))
 
     def _scores(self, output: DecoderOutput, draft: DraftBlock) -> Scores:
         return TensorScores(self.warpers(super()._scores(output, draft).logits()))
