@@ -15,7 +15,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(MAKE) test
 
 # One torch thread per worker: tiny models gain nothing from more, and two workers would fight for the cores.
