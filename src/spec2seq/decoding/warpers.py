@@ -26,7 +26,7 @@ class Warpers:
         temperature: scores are divided by it, above 0.
         top_k: tokens scoring less than the one of this rank are banned, so that ties stay together; 0 is off.
         top_p: the least probable tokens are banned as long as their probabilities add up to at most 1 - top_p; among
-            equally probable ones those of lower id go first. 1 is off.
+            equally probable ones those of lower id go first, where transformers follows no order. 1 is off.
         min_p: tokens less probable than this fraction of the most probable one are banned; 0 is off.
     """
 
