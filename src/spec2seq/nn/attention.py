@@ -30,8 +30,11 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
     batch, heads, num_queries, head_dim = queries.shape
     if batch == 1 and queries.device.type == "cpu" and queries.dtype in (torch.float32, torch.float64):
         # Three plain products beat the fused kernel's set-up for the few queries of one row (by a third, measured).
-        shift = queries.new_zeros(1) if mask is None else mask[0]
-        scores = torch.baddbmm(shift, queries[0], keys[0].transpose(1, 2), beta=0 if mask is None else 1, alpha=scale)
+        queries, keys = queries[0], keys[0].transpose(1, 2)
+        if mask is None:  # beta=0: the first argument is not read
+            scores = torch.baddbmm(queries[..., :1], queries, keys, beta=0, alpha=scale)
+        else:
+            scores = torch.baddbmm(mask[0], queries, keys, alpha=scale)
         attended = torch.bmm(scores.softmax(-1), values[0])[None]
     else:
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)

@@ -71,7 +71,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """states [B, S, D]; mask broadcastable to [B, H, S, S] or None. Returns [B, S, D]."""
-        states = self.ffn(self.attention(states, mask))
+        states = self.ffn.forward(self.attention.forward(states, mask))
         return without_infinities(states) if states.dtype == torch.float16 else states
 
 
@@ -83,22 +83,24 @@ class DecoderLayer(nn.Module):
         self.attention = SelfAttention(config, config.decoder_heads, config.head_dim, dtype)
         self.cross_attention = CrossAttention(config, dtype)
         self.ffn = FeedForward(config, config.decoder_ffn_dim, dtype)
+        self._steps = (self.attention.forward, self.cross_attention.forward, self.ffn.forward)
 
     def forward(
         self,
         states: Tensor,
         mask: Tensor | None,
-        window: LayerWindow,
+        window: LayerWindow | None,
         source: tuple[Tensor, Tensor],
         source_mask: Tensor | None,
     ) -> Tensor:
         """states [B, n, D]; mask broadcastable to [B, H, n, T]; source: keys and values [B, H, S, d].
 
-        Returns [B, n, D].
+        Without a window the n tokens attend to each other. Returns [B, n, D].
         """
-        states = self.attention(states, mask, window)
-        states = self.cross_attention(states, *source, source_mask)
-        return self.ffn(states)  # type: ignore[no-any-return]
+        attention, cross_attention, ffn = self._steps
+        states = attention(states, mask, window)
+        states = cross_attention(states, *source, source_mask)
+        return ffn(states)
 
 
 class InputEmbedding(nn.Module):
@@ -127,7 +129,7 @@ class InputEmbedding(nn.Module):
             states = torch.add(self._rows(self.positions, ids, positions, first), states, alpha=self.scale)
         elif self.scale != 1.0:
             states = states * self.scale
-        return states if self.norm is None else self.norm(states)
+        return states if self.norm is None else self.norm.forward(states)
 
     def _rows(self, table: Tensor, ids: Tensor, positions: Tensor, first: int | None) -> Tensor:
         num_rows = table.shape[0]

@@ -44,17 +44,17 @@ class Encoder(nn.Module):
         states = self._embed(ids, positions)
         mask = length_mask(lengths, width, self.dtype)
         if self.relative_bias is not None:
-            bias = self.relative_bias(positions, positions)[None]
+            bias = self.relative_bias.forward(positions, positions)[None]
             mask = (bias if mask is None else bias + mask).contiguous()
         for layer in self.layers:
             states = layer(states, mask)
-        return states if self.final_norm is None else self.final_norm(states)
+        return states if self.final_norm is None else self.final_norm.forward(states)
 
     def _embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         if not self.skips_padding:
-            return self.embedding(ids, positions, first=0)  # type: ignore[no-any-return]
+            return self.embedding.forward(ids, positions, first=0)
         positions = (ids != self.pad_token_id).cumsum(1) - 1
-        return self.embedding(ids, positions)  # type: ignore[no-any-return]
+        return self.embedding.forward(ids, positions)
 
 
 class Decoder(nn.Module):
@@ -83,11 +83,11 @@ class Decoder(nn.Module):
         is_final = not placement.has_own_slots
         windows = cache.open(placement.slots, placement.num_slots, placement.first, is_final)
         mask = self._with_bias(mask, placement, cache)
-        states = [self.embedding(tokens, placement.positions, placement.first)]
+        states = [self.embedding.forward(tokens, placement.positions, placement.first)]
         for layer, window, keys_values in zip(self.layers, windows, source, strict=True):
-            states.append(layer(states[-1], mask, window, keys_values, source_mask))
+            states.append(layer.forward(states[-1], mask, window, keys_values, source_mask))
         if self.final_norm is not None:
-            states[-1] = self.final_norm(states[-1])
+            states[-1] = self.final_norm.forward(states[-1])
         return states
 
     def _with_bias(self, mask: Tensor | None, placement: Placement, cache: KeyValueCache) -> Tensor | None:
@@ -99,7 +99,7 @@ class Decoder(nn.Module):
             keys = torch.arange(placement.num_slots, device=placement.positions.device)[None]
         # where all rows are alike, one row's bias serves all
         queries = placement.positions if placement.first is None or len(keys) > 1 else placement.positions[:1]
-        bias: Tensor = self.relative_bias(queries, keys)
+        bias = self.relative_bias.forward(queries, keys)
         return (bias if mask is None else bias + mask).contiguous()
 
 
@@ -128,11 +128,11 @@ class Seq2Seq(nn.Module):
 
     def encode(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Source ids [B, S] with real lengths [B] (each at least 1) -> states [B, S, D]."""
-        return self.encoder(ids, lengths)  # type: ignore[no-any-return]
+        return self.encoder.forward(ids, lengths)
 
     def cross_keys_values(self, hidden: Tensor) -> Tensor:
         """Source states [B, S, D] -> keys and values of all decoder layers [L, 2, B, H, S, d]."""
-        return self.cross(hidden)  # type: ignore[no-any-return]
+        return self.cross.forward(hidden)
 
     def decode(
         self,
@@ -162,7 +162,7 @@ class Seq2Seq(nn.Module):
         """
         placement = Placement.read(positions, slots, visible)
         mask = decoder_mask(placement, lengths, visible, self.dtype)
-        return self.decoder(tokens, placement, mask, cache, source, source_mask)  # type: ignore[no-any-return]
+        return self.decoder.forward(tokens, placement, mask, cache, source, source_mask)
 
     def project(self, states: Tensor, banned: tuple[int, ...] = ()) -> Tensor:
         """Final decoder states [..., D] -> logits [..., V] in the network's type; `banned` ids get minus infinity."""
