@@ -197,7 +197,7 @@ def test_whoever_speaks_first_sets_the_length_whatever_its_name():
 
 def test_without_a_length_256_new_tokens_cut_to_the_positions():
     assert resolve(model=UNLIMITED).budget() == 256
-    assert resolve().budget() == 63
+    assert resolve().budget() == resolve().max_new_tokens == 63
     assert resolve().budget(prompt_length=20) == 44
 
 
@@ -220,6 +220,7 @@ def test_a_target_prefix_takes_from_the_length():
     with pytest.raises(OptionError, match=r"prompt of 10 tokens leaves no room"):
         resolve(max_length=10).budget(prompt_length=10)
     assert resolve({"max_new_tokens": 60}).budget(prompt_length=20) == 45
+    assert resolve({"max_length": 512}).budget(prompt_length=20) == 45
     assert resolve(max_new_tokens=45).budget(prompt_length=20) == 45
     with pytest.raises(OptionError, match=r"max_new_tokens=46 after a decoder prompt of 20 tokens .* at most 45"):
         resolve(max_new_tokens=46).budget(prompt_length=20)
