@@ -62,7 +62,16 @@ class Pair:
         mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
         rows = self.model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
         eos = options.get("eos_token_id", self.model.generation_config.eos_token_id)
-        return [cut_after(row, [eos] if isinstance(eos, int) else eos or []) for row in rows]
+        eos_ids = [eos] if isinstance(eos, int) else eos or []
+        # a row of a batch that ends early is padded; the pad itself may be an output elsewhere
+        return [cut_after(row, eos_ids) for row in rows]
+
+    def transformers_hypotheses(self, source: Sequence[int], **options: Any) -> list[list[int]]:
+        """All returned sequences of one source, decoder start left out, cut after the first EOS."""
+        ids = torch.tensor([source])
+        rows = self.model.generate(input_ids=ids, do_sample=False, **options)[:, 1:].tolist()
+        eos = options["eos_token_id"]
+        return [cut_after(row, [eos] if isinstance(eos, int) else eos) for row in rows]
 
     def run(
         self,
