@@ -29,6 +29,7 @@ def prefix_of(rows: list[list[int]]) -> Prefix:
 
 
 def proposed(block: DraftBlock) -> list[list[int]]:
+    assert 0 <= int(block.lengths.min()) <= int(block.lengths.max()) <= block.num_slots
     return [row[:length] for row, length in zip(block.tokens.tolist(), block.lengths.tolist(), strict=True)]
 
 
@@ -105,14 +106,23 @@ def test_a_round_given_up_before_its_commit_is_drafted_again() -> None:
     assert proposed(drafter.propose(prefix_of([[2, 9]]), 3)) == expected
 
 
-def test_feeds_each_token_once() -> None:
+def test_feeds_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TableVerifier(tiny_config(eos_token_ids=()))
+    fed: list[list[int]] = []
+    decode = model.decode
+
+    def counting_decode(tokens, positions, lengths, *others, **options):  # type: ignore[no-untyped-def]
+        fed.append(lengths.tolist())
+        return decode(tokens, positions, lengths, *others, **options)
+
+    monkeypatch.setattr(model, "decode", counting_decode)
     drafter = make_drafter(model, SOURCES[:2])
     rows = [[2], [2]]
-    for _ in range(3):
-        before = model.num_calls
+    for round_number in range(3):
+        fed.clear()
         block = drafter.propose(prefix_of(rows), 4)
-        assert model.num_calls - before == 4  # catching up, then all drafted tokens but the last
+        # a fully accepted block leaves two tokens to catch up on, its last one and the bonus; any other leaves one
+        assert fed == [[2 if round_number else 1, 1], [1, 1], [1, 1], [1, 1]]
         commit(drafter, rows, [4, 2])
         rows = [[*row, *d[:a], 9] for row, d, a in zip(rows, proposed(block), (4, 2), strict=True)]
 
@@ -179,6 +189,14 @@ def test_a_block_ends_early_when_all_rows_have_ended() -> None:
     block = make_drafter(ending, SOURCES[:2]).propose(prefix_of([[2], [2]]), 8)
     assert proposed(block) == [row[:3] for row in expected]
     assert ending.num_calls == 3
+
+
+def test_rows_without_room_do_not_keep_a_block_going() -> None:
+    model = TableVerifier(tiny_config(max_positions=20, eos_token_ids=()), context=None)
+    expected = continuation(model, SOURCES[0], [2], 8)
+    ending = TableVerifier(tiny_config(max_positions=20, eos_token_ids=(expected[1],)), context=None)
+    block = make_drafter(ending, SOURCES[:2]).propose(prefix_of([[2], [2] * 19]), 8)
+    assert proposed(block) == [expected[:2], []]
 
 
 def test_choose_sees_the_law_of_each_slot_and_decides() -> None:
