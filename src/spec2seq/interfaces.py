@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.config import ModelConfig
+    from spec2seq.drafter_config import SpecDrafterConfig
     from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, Scores, SourceBatch, Wanted
 
     Choose = Callable[[Tensor, int], Tensor]
@@ -112,6 +113,32 @@ class Drafter(Protocol):
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the rows `rows` [B'] in that order."""
+
+
+class DraftSource(Protocol):
+    """Encoded sources of a `DraftNetwork`, with all that its decoder reads of them."""
+
+    def select_rows(self, rows: Tensor) -> Self:
+        """As `EncoderOutput.select_rows`."""
+
+    def concat(self, other: Self) -> Self:
+        """As `EncoderOutput.concat`."""
+
+
+class DraftNetwork(Protocol):
+    """The Spec-Drafter's network on some engine: all tokens of a block from one pass."""
+
+    config: SpecDrafterConfig
+
+    def encode(self, source: SourceBatch) -> DraftSource:
+        """Run the encoder; sources longer than its positions are cut: a draft may be wrong."""
+
+    def draft(self, prefix: Prefix, num_draft_tokens: int, source: DraftSource, wanted: Wanted) -> Scores:
+        """Scores [B, k, V] of the k tokens after every prefix, drafted independently of each other.
+
+        Exactly k = `num_draft_tokens` slots are laid after each prefix. The scores of rows whose slots would run past
+        the positions mean nothing.
+        """
 
 
 class AcceptanceRule(Protocol):

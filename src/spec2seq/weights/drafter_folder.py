@@ -1,0 +1,138 @@
+"""Drafter folders: config.json, model.safetensors and a model card (README.md)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from spec2seq.config import ModelConfig
+from spec2seq.drafter_config import SpecDrafterConfig
+from spec2seq.errors import CheckpointError, OptionError, UnsupportedModelError
+from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+from spec2seq.weights.checkpoint import SAFETENSORS, listing, read_json
+from spec2seq.weights.fingerprints import VerifierFingerprint
+from spec2seq.weights.loading import DTYPES
+from spec2seq.weights.records import record_from_json
+from spec2seq.weights.tensors import open_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL_TYPE = "spec2seq-drafter"
+KIND = "spec"
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class LoadedDrafter:
+    """A drafting network and where it came from.
+
+    Attributes:
+        verifier_name: what the model it was made for was called.
+        verifier: that model's fingerprints.
+        path: its folder.
+    """
+
+    network: SpecDrafterNetwork
+    verifier_name: str
+    verifier: VerifierFingerprint
+    path: Path
+
+
+def is_drafter_folder(folder: Path) -> bool:
+    """Whether the folder says that it holds a drafter, of whatever kind."""
+    return (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == MODEL_TYPE
+
+
+def save_drafter(
+    folder: Path, network: SpecDrafterNetwork, verifier_name: str, verifier: VerifierFingerprint, card: str
+) -> None:
+    """Write a drafter folder, in the type that the network has.
+
+    Args:
+        folder: made if it is not there.
+        verifier_name, verifier: the model that the drafter was made for.
+        card: text of the model card, Markdown.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "model_type": MODEL_TYPE,
+        "kind": KIND,
+        "config": asdict(network.config),
+        "verifier": {"name": verifier_name, "fingerprint": asdict(verifier)},
+    }
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(card, encoding="utf-8")
+    tensors = {name: parameter.data.contiguous() for name, parameter in network.named_parameters()}
+    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+
+
+def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
+    """Read a drafter folder.
+
+    Args:
+        folder: local.
+        dtype: "float32", "bfloat16", "float16" or "float64", whatever the file holds.
+
+    Raises:
+        ModelNotFoundError: a file is missing.
+        UnsupportedModelError: another kind of drafter.
+        CheckpointError: a file is damaged, or its tensors are not those of the network that config.json describes.
+        OptionError: an unknown dtype.
+    """
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype={dtype!r} does not exist; use one of {', '.join(DTYPES)}")
+    settings = read_json(folder / "config.json")
+    if settings.get("kind") != KIND:
+        raise UnsupportedModelError(
+            f"{folder} is a drafter of kind {settings.get('kind')!r}, which is not supported; supported: {KIND}"
+        )
+    network = SpecDrafterNetwork(_read_config(folder, settings), DTYPES[dtype])
+    _fill(network, folder)
+    verifier = settings.get("verifier")
+    verifier = verifier if isinstance(verifier, dict) else {}
+    where = f"{folder / 'config.json'}: verifier.fingerprint"
+    fingerprint = record_from_json(VerifierFingerprint, verifier.get("fingerprint"), where)
+    return LoadedDrafter(network, str(verifier.get("name")), fingerprint, folder)
+
+
+def _read_config(folder: Path, settings: dict[str, Any]) -> SpecDrafterConfig:
+    where = f"{folder / 'config.json'}: config"
+    values = settings.get("config")
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{where} must be a JSON object, not {values!r}: restore the file")
+    model = record_from_json(ModelConfig, values.get("model"), f"{where}.model")
+    own = record_from_json(_OwnSettings, {name: value for name, value in values.items() if name != "model"}, where)
+    try:
+        return SpecDrafterConfig(model, own.block_size, own.slot_token_id)
+    except OptionError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _OwnSettings:
+    """The plain fields of SpecDrafterConfig."""
+
+    block_size: int
+    slot_token_id: int | None = None
+
+
+def _fill(network: SpecDrafterNetwork, folder: Path) -> None:
+    """Copy every stored tensor to the parameter of its name."""
+    stored, parameters = open_tensors(folder), dict(network.named_parameters())
+    lost, unused = parameters.keys() - stored.keys(), stored.keys() - parameters.keys()
+    if lost:
+        raise CheckpointError(f"the weights in {folder} lack {listing(lost)}: the file is incomplete")
+    if unused:
+        raise CheckpointError(f"the weights in {folder} hold {listing(unused)}, which such a drafter does not have")
+    for name, parameter in parameters.items():
+        tensor = stored[name]()
+        if tensor.shape != parameter.shape:
+            raise CheckpointError(
+                f"{name} in {folder} has shape {list(tensor.shape)}, but config.json asks for "
+                f"{list(parameter.shape)}: the files do not belong together"
+            )
+        parameter.data.copy_(tensor)
