@@ -147,6 +147,8 @@ def machine() -> dict[str, Any]:
 
 def main() -> None:
     arguments = parse_arguments()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
         if arguments.synthetic:
             folder = Path(scratch) / "base"
