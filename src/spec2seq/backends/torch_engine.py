@@ -31,7 +31,7 @@ class TorchEncoderOutput:
         lengths: [B].
         cross: [L, 2, B, H, S, d] keys and values of every decoder layer.
         mask: [B, 1, 1, S] added to cross-attention scores; None when no source is padded.
-        capacity: rows that the memory behind the tensors holds.
+        capacity: rows that the memory behind `cross` holds.
     """
 
     hidden: Tensor
@@ -52,19 +52,18 @@ class TorchEncoderOutput:
         return list(zip(self.cross[:, 0].unbind(0), self.cross[:, 1].unbind(0), strict=True))
 
     def select_rows(self, rows: Tensor) -> TorchEncoderOutput:
-        """The rows `rows` [B'] in that order; may repeat rows. Memory is reused: drop the old object."""
+        """The rows `rows` [B'] in that order; may repeat rows. The memory of `cross` is reused: drop the old object."""
         move = RowMove.plan(rows)
+        # Only the keys and values are big; the rest may be the caller's own and is not written to.
+        hidden, lengths = self.hidden.index_select(0, rows), self.lengths.index_select(0, rows)
         if not move.is_in_place:
-            cross = self.cross.index_select(2, rows)
-            return self.of(self.hidden.index_select(0, rows), self.lengths.index_select(0, rows), cross)
-        for tensor, dim in ((self.hidden, 0), (self.lengths, 0), (self.cross, 2)):
-            move_rows(tensor, move, dim)
-        count = move.num_rows
-        hidden, lengths, cross = self.hidden[:count], self.lengths[:count], self.cross[:, :, :count]
-        if has_much_free(count, self.capacity):
+            return self.of(hidden, lengths, self.cross.index_select(2, rows))
+        move_rows(self.cross, move, dim=2)
+        cross = self.cross[:, :, : move.num_rows]
+        if has_much_free(move.num_rows, self.capacity):
             # the longest source may have left as well
-            width = int(lengths.max()) if count else 0
-            return self.of(hidden[:, :width].clone(), lengths.clone(), cross[..., :width, :].clone())
+            width = int(lengths.max()) if len(lengths) else 0
+            return self.of(hidden[:, :width], lengths, cross[..., :width, :].clone())
         return replace(self.of(hidden, lengths, cross), capacity=self.capacity)
 
     def concat(self, other: TorchEncoderOutput) -> TorchEncoderOutput:
