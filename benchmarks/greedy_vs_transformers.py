@@ -27,6 +27,7 @@ import transformers
 
 import spec2seq
 from spec2seq import Pipeline
+from spec2seq.evaluation.peers import TransformersPeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,16 +98,10 @@ def run_ours(pipeline: Pipeline, batches: list[list[list[int]]], options: dict[s
     return [result.token_ids for batch in batches for result in pipeline.generate_ids(batch, **options)]
 
 
-def run_transformers(model: Any, batches: list[list[list[int]]], options: dict[str, Any]) -> list[list[int]]:
-    outputs = []
-    pad, eos = model.config.pad_token_id, model.config.eos_token_id
-    for batch in batches:
-        width = max(map(len, batch))
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in batch])
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in batch])
-        for row in model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist():
-            outputs.append(row[: row.index(eos) + 1] if eos in row else row)
-    return outputs
+def run_transformers(
+    peer: TransformersPeer, batches: list[list[list[int]]], options: dict[str, Any]
+) -> list[list[int]]:
+    return [output for batch in batches for output in peer.generate(batch, options)]
 
 
 def timed(run: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
@@ -160,9 +155,9 @@ def main() -> None:
             sources = real_sources(arguments.tsv, folder, arguments.lines)
             options = {"max_new_tokens": 256}
         options["num_beams"] = 1
-        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+        peer = TransformersPeer(folder)
         pipeline = Pipeline.from_pretrained(str(folder), drafter=None, dtype="float32")
-        print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio (median) | quartiles | lines differ |")
+        print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio | quartiles | lines differ |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         for threads in arguments.threads:
             torch.set_num_threads(threads)
@@ -170,7 +165,7 @@ def main() -> None:
                 batches = batches_of(sources, batch_size)
                 ours, theirs, num_tokens, num_different = measure(
                     lambda batches=batches: run_ours(pipeline, batches, options),
-                    lambda batches=batches: run_transformers(model, batches, options),
+                    lambda batches=batches: run_transformers(peer, batches, options),
                     arguments.repeats,
                 )
                 ratios = [b / a for a, b in zip(ours, theirs, strict=True)]

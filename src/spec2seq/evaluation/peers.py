@@ -1,0 +1,35 @@
+"""Other decoders on the same folder and ids, to compare with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spec2seq.types import pad_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+class TransformersPeer:
+    """transformers' own model and its `generate`, on the CPU."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).eval()
+
+    def generate(self, sources: Sequence[Sequence[int]], options: Mapping[str, object]) -> list[list[int]]:
+        """Outputs of one batch: ids after the decoder start token, cut after the end of sequence.
+
+        Args:
+            sources: ids of each source, EOS included.
+            options: arguments of transformers' generate.
+        """
+        ids, lengths = pad_rows(sources, self.model.config.pad_token_id)
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        rows = self.model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
+        eos = self.model.config.eos_token_id
+        return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
