@@ -22,7 +22,7 @@ from spec2seq.testing import (
     WrongDrafter,
     tiny_config,
 )
-from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, SourceBatch, TensorScores, Wanted
+from spec2seq.types import DecoderOutput, DraftBlock, SourceBatch, TensorScores, Wanted
 from tests.chi_square import p_value
 
 if TYPE_CHECKING:
@@ -60,6 +60,17 @@ def run(
 
 def texts(results: Sequence[DecodedRequest]) -> list[list[int]]:
     return [result.hypotheses[0].token_ids for result in results]
+
+
+class BrokenDrafter(RandomDrafter):
+    """Has the loop choose from laws without meaning in every other row."""
+
+    def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
+        assert choose is not None
+        law = torch.randn(len(prefix.lengths), self.vocab_size)
+        law[::2, 3] = torch.nan
+        tokens = torch.stack([choose(law, slot) for slot in range(num_draft_tokens)], dim=1)
+        return DraftBlock(tokens, torch.full_like(prefix.lengths, num_draft_tokens))
 
 
 class TestLaw:
@@ -102,9 +113,10 @@ class TestLaw:
             "end": ConstantDrafter(EOS),
             "sharper": small(0, 4.0),
             "other": small(1, 2.5),
+            "broken": BrokenDrafter(vocab_size=5),
         }
 
-    @pytest.mark.parametrize("kind", ["none", "constant", "end", "sharper", "other"])
+    @pytest.mark.parametrize("kind", ["none", "constant", "end", "sharper", "other", "broken"])
     @pytest.mark.parametrize("is_seeded", [False, True])
     def test_outputs_follow_the_law(self, kind: str, is_seeded: bool) -> None:
         law = self.law()
@@ -280,6 +292,23 @@ class TestFreshSeeds:
             again = run(grid.verifier, sources, grid.drafter(kind), max_rows=max_rows, seeds=seeds, **options)
             assert texts(again) == [texts(results)[i] for i in order]
 
+    @pytest.mark.parametrize("spread", [1.0, 4.0])
+    def test_how_long_others_go_on_drafting_does_not_matter(self, spread: float) -> None:
+        """A small vocabulary, so that many drafted blocks end early."""
+        config = tiny_config(vocab_size=7)
+        verifier = TableVerifier(config, spread=2.0)
+        sources = [[3 + i % 4, 3 + i // 4 % 4, 3 + i // 16, EOS] for i in range(32)]
+
+        def sample(rows: range, seeds: Sequence[int] | None = None) -> list[DecodedRequest]:
+            drafter = SmallModelDrafter(TableVerifier(config, spread=spread))
+            chosen = [sources[i] for i in rows]
+            return run(verifier, chosen, drafter, seeds=seeds, num_draft_tokens=8, max_new_tokens=20)
+
+        together = sample(range(32))
+        assert sum(result.stats.num_accepted for result in together) > 32
+        for i, result in enumerate(together):
+            assert texts(sample(range(i, i + 1), [result.seed or 0])) == texts([result])
+
     def test_torch_is_left_alone(self, grid: Grid) -> None:
         before = torch.get_rng_state()
         run(grid.verifier, SOURCES, grid.drafter("other"), max_new_tokens=20)
@@ -402,25 +431,3 @@ def test_broken_scores_end_their_request_alone(grid: Grid, kind: str, is_seeded:
         assert results[i].hypotheses == expected[i].hypotheses
     many = run(verifier, sources, make(), num_return_sequences=2, **options)
     assert [result.finish_reason == "error" for result in many] == [False, True, False, False]
-
-
-class BrokenDrafter(RandomDrafter):
-    """Has the loop choose from laws without meaning."""
-
-    def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
-        assert choose is not None
-        law = torch.randn(len(prefix.lengths), 50)
-        law[::2, 3] = torch.nan
-        tokens = torch.stack([choose(law, slot) for slot in range(num_draft_tokens)], dim=1)
-        return DraftBlock(tokens, torch.full_like(prefix.lengths, num_draft_tokens))
-
-    def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
-        assert bool((acceptance.num_accepted >= 0).all())
-
-
-def test_a_broken_drafter_does_no_harm(grid: Grid) -> None:
-    drafter = BrokenDrafter()
-    assert texts(run(grid.verifier, SOURCES, drafter, num_draft_tokens=3, **grid.options)) == grid.expected
-    results = run(grid.verifier, SOURCES, BrokenDrafter(), num_draft_tokens=3, max_new_tokens=20)
-    assert all(result.finish_reason in ("eos", "length") for result in results)
-    assert all(1 <= len(text) <= 20 for text in texts(results))
