@@ -32,7 +32,7 @@ def resolve_folder(name_or_path: str | Path) -> Path:
     Raises:
         ModelNotFoundError: there is no such folder, and no such model on the Hub or no way to reach it.
     """
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))
     if path.is_dir():
         return path
     name = str(name_or_path)
@@ -116,7 +116,8 @@ def refuse_impostors(path: Path) -> None:
         raise CheckpointError(f"{path} is a git-lfs pointer, not the file itself: run `git lfs pull` in its folder")
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise CheckpointError(f"{path} is a web page: a download went wrong; get the file again")
-    if path.suffix == ".safetensors" and start.startswith((b"PK\x03\x04", b"\x80")):
+    # a header of a certain length starts like a pickle, but its JSON follows
+    if path.suffix == ".safetensors" and start.startswith((b"PK\x03\x04", b"\x80")) and start[8:9] != b"{":
         raise CheckpointError(f"{path} is a PyTorch pickle, not safetensors: name it {PICKLE} or convert it")
 
 
