@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import CheckpointError, ModelNotFoundError, OptionError
+from spec2seq.fairseq_text.tokenizer import DictionaryTokenizer, has_dictionary_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,8 @@ class TextTokenizer:
             ModelNotFoundError: the folder holds no tokenizer.
             CheckpointError: a tokenizer file is damaged.
         """
+        if has_dictionary_tokenizer(folder):
+            return cls(DictionaryTokenizer.from_folder(folder), config)
         files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
         if not files:
             raise ModelNotFoundError(

@@ -10,9 +10,11 @@ from typing import Annotated, TextIO
 
 import typer
 
+from spec2seq.cli import convert
 from spec2seq.cli.exactness import exactness
 from spec2seq.cli.generate import generate
 from spec2seq.cli.info import info
+from spec2seq.cli.reproduce import reproduce
 from spec2seq.cli.translate import translate
 from spec2seq.errors import Spec2SeqError
 
@@ -34,6 +36,8 @@ app.command()(generate)
 app.command()(translate)
 app.command()(exactness)
 app.command()(info)
+app.add_typer(convert.app, name="convert")
+app.command()(reproduce)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -28,7 +28,7 @@ class SpecDrafter:
     def __init__(self, network: DraftNetwork) -> None:
         self.network = network
         self.default_num_draft_tokens = network.config.block_size
-        self.max_draft_tokens = network.config.max_positions
+        self.max_draft_tokens: int | None = network.config.max_positions
         self._source: DraftSource | None = None
         self._is_warned = False
 
@@ -47,7 +47,7 @@ class SpecDrafter:
         if self._source is None:
             raise AssertionError("propose was called before start")
         self._warn_if_untrained(num_draft_tokens)
-        is_possible = prefix.lengths - 1 + num_draft_tokens <= self.max_draft_tokens
+        is_possible = prefix.lengths - 1 + num_draft_tokens <= self.network.config.max_positions
         if not bool(is_possible.any()):
             return DraftBlock.empty(len(is_possible), is_possible.device)
         scores = self.network.draft(prefix, num_draft_tokens, self._source, Wanted(logits=choose is not None))

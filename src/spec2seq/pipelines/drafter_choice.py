@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec2seq.errors import CheckpointError, DrafterMismatchError, OptionError
+from spec2seq.errors import DrafterMismatchError, OptionError
+from spec2seq.weights.checkpoint import resolve_folder
+from spec2seq.weights.drafter_folder import is_drafter_folder, load_drafter
+from spec2seq.weights.fingerprints import VOCABULARY_FILES, VerifierFingerprint, check_verifier, file_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     MakeDrafter = Callable[[], Drafter]
 
 DRAFTER_NAMES = ("prompt_lookup",)
-_VOCABULARY_FILES = ("vocab.json", "target_vocab.json", "tokenizer.json")
-_PIECE_FILES = ("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model")
 
 
 def choose_drafter(
@@ -33,7 +32,8 @@ def choose_drafter(
     """What makes this drafter's objects; None for plain search.
 
     Args:
-        drafter: "prompt_lookup", the folder of a smaller encoder-decoder with the same vocabulary, or None.
+        drafter: "prompt_lookup", the folder of a trained drafter or of a smaller encoder-decoder with the same
+            vocabulary, or None.
         verifier: the model that will check its drafts.
         dtype, device: of a small model.
 
@@ -50,6 +50,9 @@ def choose_drafter(
         close = get_close_matches(str(drafter), DRAFTER_NAMES, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(DRAFTER_NAMES)}, or the folder of a model"
         raise OptionError(f"drafter={str(drafter)!r} is neither a known drafter nor a folder; {hint}")
+    folder = resolve_folder(drafter)
+    if is_drafter_folder(folder):
+        return _spec(folder, verifier, dtype, device)
     return _small_model(drafter, verifier, dtype, device)
 
 
@@ -57,6 +60,16 @@ def _prompt_lookup(config: ModelConfig) -> MakeDrafter:
     from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 
     return lambda: PromptLookupDrafter(config)
+
+
+def _spec(folder: Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
+    from spec2seq.drafters.spec import SpecDrafter
+
+    drafter = load_drafter(folder, dtype)
+    found = VerifierFingerprint.of(Path(verifier.path), verifier.config)
+    check_verifier(folder, drafter.verifier, Path(verifier.path), found)
+    network = drafter.network.to(device)
+    return lambda: SpecDrafter(network)
 
 
 def _small_model(folder: str | Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
@@ -76,8 +89,8 @@ def check_vocabulary(drafter: LoadedModel, verifier: LoadedModel) -> None:
         mine, its = getattr(drafter.config, name), getattr(verifier.config, name)
         if mine != its:
             raise _mismatch(drafter, verifier, f"{name} is {mine} in the drafter and {its} in the model")
-    for file in (*_VOCABULARY_FILES, *_PIECE_FILES):
-        mine, its = _fingerprint(Path(drafter.path) / file), _fingerprint(Path(verifier.path) / file)
+    for file in VOCABULARY_FILES:
+        mine, its = file_fingerprint(Path(drafter.path) / file), file_fingerprint(Path(verifier.path) / file)
         if mine and its and mine != its:
             raise _mismatch(drafter, verifier, f"{file} has fingerprint {mine} in the drafter and {its} in the model")
 
@@ -87,19 +100,3 @@ def _mismatch(drafter: LoadedModel, verifier: LoadedModel, difference: str) -> D
         f"drafter {drafter.path} does not fit model {verifier.path}: {difference}; "
         "use a drafter made with this model's tokenizer"
     )
-
-
-def _fingerprint(file: Path) -> str | None:
-    """Of the token ids in a vocabulary file, however it is formatted; None where there is no such file."""
-    if not file.is_file():
-        return None
-    content = file.read_bytes()
-    if file.name in _VOCABULARY_FILES:
-        try:
-            vocabulary = json.loads(content)
-            if file.name == "tokenizer.json":
-                vocabulary = vocabulary["model"]["vocab"], vocabulary.get("added_tokens")
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{file} is not a complete vocabulary: copy or download it again") from error
-        content = json.dumps(vocabulary, sort_keys=True).encode()
-    return hashlib.sha256(content).hexdigest()[:12]

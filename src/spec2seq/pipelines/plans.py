@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Languages = str | Sequence[str | None] | None
 
 # Sentences are what translation models were trained on; a summary needs its whole source.
-SPLITTING_FAMILIES = ("marian", "mbart", "m2m_100")
+SPLITTING_FAMILIES = ("marian", "mbart", "m2m_100", "fairseq_transformer")
 
 
 @dataclass(frozen=True)

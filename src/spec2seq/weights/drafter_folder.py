@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +9,17 @@ from spec2seq.config import ModelConfig
 from spec2seq.drafter_config import SpecDrafterConfig
 from spec2seq.errors import CheckpointError, OptionError, UnsupportedModelError
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
-from spec2seq.weights.checkpoint import SAFETENSORS, listing, read_json
+from spec2seq.weights.checkpoint import listing, read_json
 from spec2seq.weights.fingerprints import VerifierFingerprint
 from spec2seq.weights.loading import DTYPES
 from spec2seq.weights.records import record_from_json
+from spec2seq.weights.registry import DRAFTER_TYPE
+from spec2seq.weights.saving import save_model_files
 from spec2seq.weights.tensors import open_tensors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MODEL_TYPE = "spec2seq-drafter"
 KIND = "spec"
 CARD = "README.md"
 
@@ -42,7 +42,7 @@ class LoadedDrafter:
 
 def is_drafter_folder(folder: Path) -> bool:
     """Whether the folder says that it holds a drafter, of whatever kind."""
-    return (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == MODEL_TYPE
+    return (folder / "config.json").is_file() and read_json(folder / "config.json").get("model_type") == DRAFTER_TYPE
 
 
 def save_drafter(
@@ -55,19 +55,15 @@ def save_drafter(
         verifier_name, verifier: the model that the drafter was made for.
         card: text of the model card, Markdown.
     """
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
-        "model_type": MODEL_TYPE,
+        "model_type": DRAFTER_TYPE,
         "kind": KIND,
         "config": asdict(network.config),
         "verifier": {"name": verifier_name, "fingerprint": asdict(verifier)},
     }
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    save_model_files(folder, settings, {name: parameter.data for name, parameter in network.named_parameters()})
     (folder / CARD).write_text(card, encoding="utf-8")
-    tensors = {name: parameter.data.contiguous() for name, parameter in network.named_parameters()}
-    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
 
 
 def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from spec2seq.config import ModelConfig
 from spec2seq.weights import bart
-from spec2seq.weights.checkpoint import SAFETENSORS
 from spec2seq.weights.family import Family
 from spec2seq.weights.records import record_from_json
+from spec2seq.weights.saving import save_model_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +34,8 @@ def save_seq2seq(folder: Path, network: Seq2Seq) -> None:
         folder: exists.
         network: with absolute positions.
     """
-    from safetensors.torch import save_file
-
     settings = {"model_type": MODEL_TYPE, "model": asdict(network.config)}
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    save_file(_stored_tensors(network), folder / SAFETENSORS, metadata={"format": "pt"})
+    save_model_files(folder, settings, _stored_tensors(network))
 
 
 def _stored_tensors(network: Seq2Seq) -> dict[str, Tensor]:
@@ -53,7 +49,7 @@ def _stored_tensors(network: Seq2Seq) -> dict[str, Tensor]:
     for name, slot in bart.slots(config).items():
         parameter = network.get_parameter(slot.parameter).data
         rows = parameter.shape[0] // slot.parts
-        tensors[name] = parameter.narrow(0, slot.part * rows, rows).contiguous()
+        tensors[name] = parameter.narrow(0, slot.part * rows, rows)
     return tensors
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import UnsupportedModelError
-from spec2seq.weights import bart, m2m100, marian, mbart, pegasus, t5
+from spec2seq.weights import bart, m2m100, marian, mbart, native, pegasus, t5
 from spec2seq.weights.checkpoint import read_generation_settings, read_json, tensor_names
 from spec2seq.weights.settings import Settings
 
@@ -23,7 +23,10 @@ FAMILIES: dict[str, Family] = {
     "mt5": t5.FAMILY,
     "pegasus": pegasus.FAMILY,
     "t5": t5.FAMILY,
+    native.MODEL_TYPE: native.FAMILY,
 }
+
+DRAFTER_TYPE = "spec2seq-drafter"
 
 # Of the supported families, but with another head or only half of the network.
 _OTHER_ARCHITECTURES = (
@@ -66,6 +69,10 @@ def read_model_config(path: Path | str) -> tuple[ModelConfig, dict[str, Any]]:
 
 def _family(folder: Path, config: dict[str, Any]) -> Family:
     kind = config.get("model_type")
+    if kind == DRAFTER_TYPE:
+        raise UnsupportedModelError(
+            f"{folder} is a drafter, not a model of its own; give it as drafter to the model it was made for"
+        )
     if kind not in FAMILIES:
         raise UnsupportedModelError(
             f"{folder} is a model of type {kind!r}, which is not supported; supported: {', '.join(FAMILIES)} "
