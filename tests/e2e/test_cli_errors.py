@@ -253,3 +253,4 @@ def test_exactness_needs_something_to_compare(fails: Callable[..., str], model: 
     arguments = ["exactness", "--model", str(model), "--input", str(tmp_path / "in.txt")]
     assert "no drafter" in fails(2, [*arguments, "--drafter", "none"])
     assert "num_beams=4" in fails(2, [*arguments, "--num-beams", "4"])
+    assert "do_sample=True" in fails(2, [*arguments, "--do-sample"])

@@ -209,6 +209,23 @@ def test_languages_one_by_one(folders: dict[str, Path]) -> None:
         assert result.token_ids == reference.ids(text, num_beams=1, max_new_tokens=10)[0]
     with pytest.raises(OptionError, match="target_lang is missing"):
         pipeline.generate(TEXTS)
+    with pytest.raises(OptionError, match="starts its output with a language code; pass target_lang"):
+        pipeline.generate_ids([[5, 6, 2]])
+    ids = pipeline.tokenizer.encode(TEXTS[:1], "en_XX")
+    (result,) = pipeline.generate_ids(ids, target_lang="ro_RO", num_beams=1, max_new_tokens=10)
+    assert result.token_ids == results[0].token_ids
+
+
+def test_samples_follow_their_seed(marian: Pipeline) -> None:
+    said = {"num_beams": 1, "do_sample": True, "max_new_tokens": 10, "top_k": 0}
+    one = marian.generate(TEXTS, **said, seed=7, num_return_sequences=2)  # type: ignore[arg-type]
+    plain = marian.generate(TEXTS, **said, seed=7, num_draft_tokens=0, num_return_sequences=2)  # type: ignore[arg-type]
+    assert [result.token_ids for result in one] == [result.token_ids for result in plain]
+    assert [result.alternatives for result in one] == [result.alternatives for result in plain]
+    assert any(result.alternatives[0].token_ids != result.token_ids for result in one)
+    assert [result.seed for result in one] == [7] * len(TEXTS)
+    free = marian.generate(TEXTS, **said)  # type: ignore[arg-type]
+    assert len({result.seed for result in free}) == len(TEXTS)
 
 
 @pytest.mark.parametrize("drafter", [None, "prompt_lookup", "folder"])

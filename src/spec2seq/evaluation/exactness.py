@@ -10,6 +10,7 @@ import torch
 from spec2seq.decoding.processors import QueryContext, build_processors
 from spec2seq.errors import NumericsError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
+from spec2seq.pipelines.batching import decoder_start
 from spec2seq.pipelines.results import sum_stats
 from spec2seq.types import DecodedRequest, SourceBatch, TensorScores, Wanted
 
@@ -83,7 +84,7 @@ def compare_with_plain(
         tolerance: largest margin of a tie, in nats.
 
     Raises:
-        OptionError: beam search or relaxed acceptance, or a pipeline without drafter.
+        OptionError: beam search, sampling or relaxed acceptance, or a pipeline without drafter.
         NumericsError: the model produced NaN.
     """
     _check(pipeline, options)
@@ -104,10 +105,10 @@ def compare_with_plain(
 def _check(pipeline: Pipeline, options: ResolvedOptions) -> None:
     if pipeline.make_drafter is None:
         raise OptionError("there is no drafter, so nothing to compare with plain search; choose one")
-    if options.num_beams > 1 or options.top_beta > 1:
+    if options.num_beams > 1 or options.top_beta > 1 or options.do_sample:
+        said = f"num_beams={options.num_beams}, top_beta={options.top_beta}, do_sample={options.do_sample}"
         raise OptionError(
-            f"num_beams={options.num_beams}, top_beta={options.top_beta}: only exact greedy search can be compared; "
-            "pass num_beams=1 and top_beta=1"
+            f"{said}: only exact greedy search can be compared; pass num_beams=1, top_beta=1 and do_sample=False"
         )
 
 
@@ -127,8 +128,7 @@ def _difference(
 ) -> Difference:
     shorter = min(len(plain), len(speculative))
     position = next((i for i in range(shorter) if plain[i] != speculative[i]), shorter)
-    start = piece.start.decoder_start
-    prompt = [verifier.config.decoder_start_token_id if start is None else start]
+    prompt = [decoder_start(piece.start, verifier.config)]
     margin = top_two_margin(verifier, piece.source_ids, prompt, plain[:position], options)
     return Difference(line, position, _at(plain, position), _at(speculative, position), margin)
 

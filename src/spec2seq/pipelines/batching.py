@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spec2seq.errors import Spec2SeqError
+from spec2seq.errors import OptionError, Spec2SeqError
 from spec2seq.types import SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.config import ModelConfig, ResolvedOptions
     from spec2seq.decoding.loop import Decoder
     from spec2seq.pipelines.plans import Piece
+    from spec2seq.tokenization import TargetStart
     from spec2seq.types import DecodedRequest
 
-MAX_ROWS = 64
+# On a CPU a larger batch only outgrows the processor's cache; a GPU needs many rows to be busy.
+MAX_ROWS_CPU, MAX_ROWS_GPU = 32, 256
 
 
 def decode_pieces(
@@ -31,8 +33,9 @@ def decode_pieces(
     """
     order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].source_ids))
     owners: dict[int, int] = {}
-    for start in range(0, len(order), MAX_ROWS):
-        group = order[start : start + MAX_ROWS]
+    # added group by group, so that each is padded to its own longest source
+    for start in range(0, len(order), decoder.max_rows):
+        group = order[start : start + decoder.max_rows]
         owners.update(zip(_add(decoder, [pieces[i] for i in group], options), group, strict=True))
     while decoder.alive:
         for emission in decoder.step():
@@ -43,13 +46,29 @@ def decode_pieces(
 def _add(decoder: Decoder, pieces: Sequence[Piece], options: ResolvedOptions) -> list[int]:
     config = decoder.verifier.config
     starts = [piece.start for piece in pieces]
-    default_start = config.decoder_start_token_id
     return decoder.add(
         SourceBatch.from_lists([piece.source_ids for piece in pieces], config.pad_token_id),
         options,
-        prompts=[[default_start if start.decoder_start is None else start.decoder_start] for start in starts],
+        prompts=[[decoder_start(start, config)] for start in starts],
         forced_first_tokens=[start.forced_first for start in starts],
     )
+
+
+def decoder_start(start: TargetStart, config: ModelConfig) -> int:
+    """The token that a row begins with.
+
+    Raises:
+        OptionError: it is a language code, and none was named.
+    """
+    token_id = config.decoder_start_token_id if start.decoder_start is None else start.decoder_start
+    if token_id < 0:
+        raise OptionError("this model starts its output with a language code; pass target_lang")
+    return token_id
+
+
+def max_rows(num_beams: int, device: torch.device) -> int:
+    """Most rows in one call of the model: what suits the device, and room for one beam search."""
+    return max(MAX_ROWS_CPU if device.type == "cpu" else MAX_ROWS_GPU, num_beams)
 
 
 @contextmanager

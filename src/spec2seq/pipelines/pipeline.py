@@ -15,7 +15,7 @@ from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
-from spec2seq.pipelines.batching import MAX_ROWS, decode_pieces, explained_memory_errors
+from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
 from spec2seq.pipelines.collecting import Collector, Reporter
 from spec2seq.pipelines.drafter_choice import choose_drafter
 from spec2seq.pipelines.id_inputs import unpadded_rows
@@ -106,6 +106,14 @@ class Pipeline:
     @property
     def tokenizer(self) -> TextTokenizer:
         """The folder's tokenizer, loaded when it is first needed."""
+        return self.load_tokenizer()
+
+    def load_tokenizer(self) -> TextTokenizer:
+        """Load the tokenizer now, and not within the first call.
+
+        Raises:
+            ModelNotFoundError, CheckpointError: there is none, or it is damaged.
+        """
         with self._lock:
             if self._tokenizer is None:
                 self._tokenizer = TextTokenizer.from_folder(Path(self.model.path), self.model.config)
@@ -252,8 +260,8 @@ class Pipeline:
         elif self.make_drafter and resolved.num_draft_tokens != 0:
             drafter = self.make_drafter()
             self._check_draft(resolved.num_draft_tokens, drafter.max_draft_tokens)
-        max_rows = max(MAX_ROWS, resolved.num_beams)
-        return Decoder(self.verifier, drafter, max_rows=max_rows, max_batch_tokens=batch_tokens)
+        rows = max_rows(resolved.num_beams, self.verifier.device)
+        return Decoder(self.verifier, drafter, max_rows=rows, max_batch_tokens=batch_tokens)
 
     def _check_draft(self, num_draft_tokens: int | str, drafter_limit: int | None) -> None:
         limit = drafter_limit or self.model.config.max_target_positions or MAX_DRAFT_TOKENS

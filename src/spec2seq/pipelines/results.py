@@ -34,8 +34,9 @@ class GenerationResult:
             split, the pieces' ids one after another. Empty for a blank text, which never reaches the model.
         score: sum of the log-probabilities of the tokens, for beams divided by length ** length_penalty; of a text that
             was split, the sum of its pieces' scores. None unless output_scores was asked for.
-        alternatives: the other num_return_sequences - 1 outputs, best first.
+        alternatives: the other num_return_sequences - 1 outputs, best first; samples in the order of their index.
         finish_reason: "eos", or "length" where the limit cut the output (of any piece).
+        seed: what the random numbers of sampling came from (of the first piece), given or drawn; None in a search.
         stats: rounds, drafted and accepted tokens and time, summed over the pieces.
     """
 
@@ -45,6 +46,7 @@ class GenerationResult:
     alternatives: list[Alternative]
     finish_reason: FinishReason
     stats: RequestStats = field(repr=False)
+    seed: int | None = None
 
 
 def blank_result(text: str) -> GenerationResult:
@@ -74,6 +76,7 @@ def join_results(requests: Sequence[DecodedRequest], texts: Sequence[str]) -> Ge
         ranks[1:],
         min((request.finish_reason for request in requests), key=_WORST_FIRST.index),
         sum_stats([request.stats for request in requests]),
+        requests[0].seed,
     )
 
 
