@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from spec2seq.cli.options import DeviceOption, DtypeOption, ModelOption, RequiredInputOption
+# typer evaluates the annotations
+from spec2seq.cli.options import DeviceOption, DtypeOption, ModelOption, RequiredInputOption  # noqa: TC001
 
 
 def reproduce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -40,8 +41,8 @@ class Dictionary:
                 raise CheckpointError(f"{path}: line {number} is no symbol with a count: {line.rstrip()[:40]!r}")
             if last_count is not None and int(text) > last_count:
                 raise CheckpointError(
-                    f"{path}: line {number} counts {text} after {last_count}: the symbols are not in the order in which "
-                    "fairseq wrote them, and ids would be mixed up; give the dictionary as it came with the model"
+                    f"{path}: line {number} counts {text} after {last_count}: the symbols are not in the order that "
+                    "fairseq gave them, and ids would be mixed up; give the dictionary as it came with the model"
                 )
             last_count = int(text)
             symbols.append(symbol)
@@ -65,8 +66,7 @@ class Dictionary:
         if len(self) == len(SPECIAL_SYMBOLS):
             raise CheckpointError(f"{path} holds no symbol: get the dictionary again")
         if len(self.ids) < len(self):
-            seen: set[str] = set()
-            twice = next(symbol for symbol in self.symbols if symbol in seen or seen.add(symbol))  # type: ignore[func-returns-value]
+            twice, _ = Counter(self.symbols).most_common(1)[0]
             raise CheckpointError(f"{path} holds {twice!r} twice: get the dictionary again")
 
 

@@ -120,9 +120,7 @@ def _checked_codes(path: Path, file: Any, make: Any) -> Any:
     try:
         return make(file)
     except (SystemExit, ValueError, IndexError) as error:
-        raise CheckpointError(
-            f"{path} holds no codes of subword-nmt: give the file that came with the model"
-        ) from error
+        raise CheckpointError(f"{path} holds no codes of subword-nmt: give the file of the model") from error
 
 
 def _byte_symbols() -> list[str]:
