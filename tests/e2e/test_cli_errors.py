@@ -198,7 +198,8 @@ def test_a_part_of_another_job(fails: Callable[..., str], model: Path, tmp_path:
 
 
 def test_missing_files(fails: Callable[..., str], model: Path, tmp_path: Path) -> None:
-    assert "in.txt" in fails(1, generate(model, "--input", str(tmp_path / "in.txt")))
+    assert "in.txt: there is no such file" in fails(2, generate(model, "--input", str(tmp_path / "in.txt")))
+    assert f"Is a directory: {tmp_path}" in fails(1, generate(model, "--input", str(tmp_path)))
     assert "there is no folder" in fails(2, generate(model, "--output", str(tmp_path / "nowhere" / "out")))
     folder = copied(model, tmp_path / "no_tokenizer")
     for name in ("vocab.json", "source.spm", "target.spm", "tokenizer_config.json"):

@@ -11,6 +11,7 @@ import pytest
 
 from spec2seq.cli.lines import Line, LineSource, in_chunks, open_lines
 from spec2seq.cli.output import DeviceOutput, ResumableOutput, StreamOutput, is_resumable, open_output
+from spec2seq.cli.progress import line_progress
 from spec2seq.cli.summary import Summary
 from spec2seq.cli.writing import LineWriter
 from spec2seq.errors import InputError, OptionError
@@ -151,6 +152,22 @@ def test_json_lines() -> None:
     assert "è".encode() in record
     expected = {"text": "è\n", "num_tokens": 3, "num_rounds": 2, "num_drafted": 0, "num_accepted": 0, "seconds": 0.0}
     assert json.loads(record) == expected
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_to_somebody_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with line_progress(num_lines=3, num_done=1) as advance:
+            advance()
+            advance()
+        assert ("3/3" in stream.getvalue()) == shown
+        assert bool(stream.getvalue()) == shown
 
 
 def test_the_summary_leaves_loops_out() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -279,6 +281,24 @@ def test_wrong_options_are_named(marian: Pipeline) -> None:
         marian.generate("x", batch_tokens=0)
     with pytest.raises(InputError, match=r"texts\[1\] is a bytes, not a str"):
         marian.generate(["x", b"y"])  # type: ignore[list-item]
+
+
+def test_public_names_load_when_they_are_used() -> None:
+    import spec2seq
+
+    code = (
+        "import sys, spec2seq\n"
+        "spec2seq.OptionError, spec2seq.GenerationOptions, spec2seq.__version__\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(sorted(set(dir(spec2seq)) - set(dir(type(spec2seq))))[:2])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['Alternative', 'CheckpointError']\n"
+    assert spec2seq.Pipeline is Pipeline
+    for name in spec2seq._HOMES:
+        assert getattr(spec2seq, name).__name__ == name
+    with pytest.raises(AttributeError, match="'spec2seq' has no attribute 'Pipelin'"):
+        _ = spec2seq.Pipelin  # type: ignore[attr-defined]  # the point of the test
 
 
 def test_options_arguments_beat_the_object_and_the_checkpoint(marian: Pipeline) -> None:

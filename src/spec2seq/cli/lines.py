@@ -46,11 +46,13 @@ def open_lines(file: Path | None, *, is_resumable: bool) -> LineSource:
     be resumable. Otherwise stdin is a stream.
 
     Raises:
-        InputError: the file is not UTF-8.
+        InputError: there is no such file, or it is not UTF-8.
         OSError: the file cannot be read.
     """
     if file is None and not is_resumable:
         return LineSource("stdin", stream=sys.stdin.buffer)
+    if file is not None and not file.exists():
+        raise InputError(f"input {file}: there is no such file; check the path")
     name = "stdin" if file is None else str(file)
     data = sys.stdin.buffer.read() if file is None else file.read_bytes()
     num_lines = sum(1 for _ in _decoded(_split(data), name))
