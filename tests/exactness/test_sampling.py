@@ -122,7 +122,7 @@ class TestLaw:
         law = self.law()
         places = {output: i for i, output in enumerate(law)}
         p_values = []
-        for repeat in range(3):
+        for repeat in range(2):
             seeds = range(repeat * self.num_rows, (repeat + 1) * self.num_rows)
             seed = {"seed": 0} if is_seeded else {}
             results = run(
