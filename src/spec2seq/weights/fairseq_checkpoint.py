@@ -102,7 +102,11 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
     weights = content.get("model") if isinstance(content, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
         raise CheckpointError(f"{path} holds no `model` with weights: it is not a fairseq checkpoint")
-    return FairseqCheckpoint(path, _settings(content, path), {str(name): value for name, value in weights.items()})
+    try:
+        settings = _settings(content, path)
+    except RecursionError as error:
+        raise CheckpointError(f"{path} has settings that hold themselves: it is damaged; get it again") from error
+    return FairseqCheckpoint(path, settings, {str(name): value for name, value in weights.items()})
 
 
 def _unpickled(path: Path) -> Any:
