@@ -10,17 +10,20 @@ demo: $(VENV)/.installed
 	@echo
 	$(BIN)/spec2seq translate --input examples/sentences.txt --drafter prompt_lookup --stats
 
+# One torch thread per worker: tiny models gain nothing from more, and two workers would fight for the cores.
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2
+
 # What CI runs. Needs no network once everything is installed.
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(MAKE) test
+	$(PYTEST)
 
-# One torch thread per worker: tiny models gain nothing from more, and two workers would fight for the cores.
+# For every commit: under two minutes.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -q -n 2
+	$(PYTEST) -m 'not exhaustive and not slow and not gpu and not network'
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from spec2seq.interfaces import Drafter
 
+pytestmark = pytest.mark.exhaustive
+
 LENGTH = 30
 DRAFTERS = ["oracle", "wrong", "random", "constant_eos", "constant_pad", "prompt_lookup", "small_model"]
 
