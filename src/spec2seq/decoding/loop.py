@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
+from spec2seq.decoding.admission import check_rows, check_source
 from spec2seq.decoding.beam_search import BeamSearch
 from spec2seq.decoding.noise import fresh_seed
 from spec2seq.decoding.samples import SampleGroup
 from spec2seq.decoding.sampling import SamplingSearch
 from spec2seq.decoding.search import Request
 from spec2seq.decoding.speculative import SpeculativeSearch
-from spec2seq.errors import InputError, OptionError
+from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, SpeculativeBeamSearch
+from spec2seq.errors import OptionError
 from spec2seq.types import DecodedRequest, Emission, Hypothesis, SourceBatch
 
 if TYPE_CHECKING:
@@ -89,18 +91,22 @@ class Decoder:
             The ids of the requests, in the order of the rows.
 
         Raises:
-            OptionError: an option does not suit the model or the drafter.
-            InputError: a source is longer than the model's positions.
+            OptionError: an option does not suit the model or the drafter, or a budget is below 1.
+            InputError: a source is empty, longer than the model's positions, or not of its vocabulary; or what is said
+                about single sources does not fit them.
         """
-        self._check(source, options)
-        num_rows = len(source.lengths)
+        num_rows, config = len(source.lengths), self.verifier.config
+        check_source(source, config)
+        check_rows(num_rows, config, prompts, forced_first_tokens, budgets, seeds)
+        self._check(options)
         prompts = prompts or [[self._decoder_start()]] * num_rows
         limits = [options.budget(len(prompt)) for prompt in prompts]
         budgets = [min(pair) for pair in zip(budgets, limits, strict=True)] if budgets else limits
         forced = forced_first_tokens or options.forced_first_tokens(num_rows)
         lengths = source.lengths.tolist()
+        source_ids = source.ids.clone()  # requests may wait for long, and the caller's tensor is the caller's
         requests = [
-            self._make_request(source.ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
+            self._make_request(source_ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
             for i in range(num_rows)
         ]
         for i, request in enumerate(requests):
@@ -127,7 +133,8 @@ class Decoder:
     def cancel(self, request: int) -> None:
         """Stop a request; its result holds what it had by then. Unknown and finished requests are ignored."""
         target = self._live.get(request)
-        if target is None:
+        is_told = any(told.request == request and told.finish_reason for told in self._emissions)
+        if target is None or is_told:
             return
         for sample in self._groups[request].samples if request in self._groups else [target]:
             if sample in self._waiting:
@@ -141,11 +148,7 @@ class Decoder:
         """The outcome of a finished request, once: it is forgotten afterwards. KeyError when it is not finished."""
         return self._results.pop(request)
 
-    def _check(self, source: SourceBatch, options: ResolvedOptions) -> None:
-        limit = self.verifier.config.max_source_positions
-        longest = int(source.lengths.max()) if len(source.lengths) else 0
-        if limit is not None and longest > limit:
-            raise InputError(f"a source of {longest} tokens exceeds the {limit} positions of the model; shorten it")
+    def _check(self, options: ResolvedOptions) -> None:
         if options.num_beams > self.max_rows:
             raise OptionError(f"num_beams={options.num_beams} exceeds max_rows={self.max_rows} of this decoder")
         self._num_draft_tokens(options)
@@ -238,7 +241,7 @@ class Decoder:
         longest_source = max(sources, default=0)
         longest_target = max([request.prompt_length + len(request.token_ids) for request in search.requests], default=0)
         for request in self._waiting:
-            num_rows = (len(search.requests) + len(newcomers) + 1) * search.rows_per_request
+            num_rows = (len(search.requests) + len(newcomers) + 1) * search.places_per_request
             longest_source = max(longest_source, len(request.source_ids))
             # nobody knows yet how long a newcomer's target gets: as long as its source, usually
             tokens = num_rows * (longest_source + max(longest_target, longest_source))
@@ -250,9 +253,15 @@ class Decoder:
 
     def _make_search(self, options: ResolvedOptions) -> Search:
         if options.num_beams > 1:
-            return BeamSearch(self.verifier, options)
+            return self._make_beam_search(options)
         kind = SamplingSearch if options.do_sample else SpeculativeSearch
         return kind(self.verifier, self.drafter, self._rule(options), options, self._num_draft_tokens(options))
+
+    def _make_beam_search(self, options: ResolvedOptions) -> Search:
+        num_draft_tokens = self._num_draft_tokens(options)
+        if self.drafter is None or num_draft_tokens == 0:
+            return BeamSearch(self.verifier, options)
+        return SpeculativeBeamSearch(self.verifier, self.drafter, options, num_draft_tokens)
 
     def _rule(self, options: ResolvedOptions) -> AcceptanceRule:
         if options.do_sample and not options.is_seeded:
@@ -268,10 +277,12 @@ class Decoder:
         )
 
     def _num_draft_tokens(self, options: ResolvedOptions) -> int:
-        if self.drafter is None or options.num_beams > 1:
+        is_beam = options.num_beams > 1
+        if self.drafter is None or (is_beam and not options.speculative_beams):
             return 0
         if options.num_draft_tokens == "auto":
-            return self.drafter.default_num_draft_tokens
+            default = self.drafter.default_num_draft_tokens
+            return min(default, DEFAULT_NUM_DRAFT_TOKENS) if is_beam else default
         count, limit = options.num_draft_tokens, self.drafter.max_draft_tokens
         if limit is not None and count > limit:
             raise OptionError(f"num_draft_tokens={count} exceeds the {limit} tokens this drafter can propose")
