@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -48,6 +48,9 @@ def _as_lists(values: IdRows, name: str) -> list[list[int]]:
                 "give integers of shape [rows, length]"
             )
         return [[int(value) for value in row] for row in values.tolist()]
+    if not isinstance(values, Iterable):
+        raise InputError(f"{name} is a {type(values).__name__}; give one list of ids per input")
+    values = list(values)
     for i, row in enumerate(values):
         if not isinstance(row, Sequence) or not all(isinstance(value, int) for value in row):
             raise InputError(f"{name}[{i}] is not a list of integers; give one list of ids per input")

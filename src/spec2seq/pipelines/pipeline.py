@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 BACKENDS = ("torch",)
 # a model without a position table sets no limit of its own
 MAX_DRAFT_TOKENS = 1024
+# left behind by errors="surrogateescape" and by cutting UTF-16 in the middle of a character
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Pipeline:
@@ -280,11 +284,20 @@ class Pipeline:
 
 def _checked_texts(texts: str | Sequence[str]) -> list[str]:
     if isinstance(texts, str):
-        return [texts]
+        texts = [texts]
+    if not isinstance(texts, Iterable):
+        raise InputError(f"texts is a {type(texts).__name__}; pass a str or several of them")
+    texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"texts[{i}] is a {type(text).__name__}, not a str; pass token ids to generate_ids")
-    return list(texts)
+        surrogate = _SURROGATE.search(text)
+        if surrogate:
+            raise InputError(
+                f"texts[{i}] holds {surrogate.group()!r} at character {surrogate.start()}, half a character that no "
+                "tokenizer takes; decode the bytes it came from as what they are, or with errors='replace'"
+            )
+    return texts
 
 
 def _says_start(options: GenerationOptions | None) -> bool:

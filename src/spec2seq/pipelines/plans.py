@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import LONG_INPUT_CHOICES
-from spec2seq.pipelines.splitting import SplitText, split_lines, split_long, whole_text
+from spec2seq.pipelines.splitting import SplitText, is_blank, split_lines, split_long, whole_text
 from spec2seq.tokenization import TargetStart
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TextPlanner:
             own_code, rest = self._tokenizer.split_language_code(line)
             code = own_code or code
             split.add(rest, separator)
-            if rest.strip():
+            if not is_blank(rest):
                 prefixes.append(code + self._source_prefix)
         return prefixes
 

@@ -26,6 +26,14 @@ _WINDOW_CHARACTERS = 8
 _JOINERS = "\u200d\ufe0e\ufe0f"
 
 
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text shows: white space, control and format characters such as a zero-width space.
+
+    Tokenizers drop such characters, and models invent sentences where nothing is left.
+    """
+    return all(character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text)
+
+
 @dataclass
 class SplitText:
     """`separators[0] + pieces[0] + separators[1] + ... + separators[-1]` is the text; no piece is blank."""
@@ -35,7 +43,7 @@ class SplitText:
 
     def add(self, piece: str, separator: str = "") -> None:
         """Append a piece and what follows it; a blank piece counts as separator."""
-        if piece.strip():
+        if not is_blank(piece):
             self.pieces.append(piece)
             self.separators.append(separator)
         else:
