@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from spec2seq.errors import CheckpointError, ModelNotFoundError
 from spec2seq.fairseq_text.dictionary import END_ID, SPECIAL_SYMBOLS, START, Dictionary
@@ -101,15 +101,15 @@ def _read_settings(path: Path) -> TextSettings:
 
 
 def _segmentation(folder: Path, settings: TextSettings, source: Dictionary) -> Segmentation:
-    codes = folder / CODES_FILE
+    if settings.segmentation not in get_args(SegmentationName):
+        raise CheckpointError(
+            f"{folder / SETTINGS_FILE}: segmentation cannot be {settings.segmentation!r}; convert the model again"
+        )
     if settings.segmentation == "tokenised":
         return TokenisedText()
+    codes = folder / CODES_FILE
     if not codes.is_file():
         raise ModelNotFoundError(f"{folder} has no {CODES_FILE}: convert the model again with --bpe-codes")
     if settings.segmentation == "gpt2":
         return Gpt2Bytes(codes)
-    if settings.segmentation == "moses":
-        return MosesSubwords(codes, (settings.source_lang, settings.target_lang), source)
-    raise CheckpointError(
-        f"{folder / SETTINGS_FILE}: segmentation cannot be {settings.segmentation!r}; convert the model again"
-    )
+    return MosesSubwords(codes, (settings.source_lang, settings.target_lang), source)

@@ -6,7 +6,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,20 +40,18 @@ class _Namespace(_Record):
     """argparse.Namespace, whose attributes are the values."""
 
 
-class _Mapping(dict[object, object]):
+def _mapping(*arguments: object) -> dict[object, object]:
     """collections.defaultdict, without the default."""
-
-    def __init__(self, factory: object = None) -> None:
-        super().__init__()
+    return {}
 
 
 # All that fairseq of the paper's release pickles besides tensors and plain values. Nothing else is let through.
-_STAND_INS: dict[str, type] = {
+_STAND_INS: dict[str, Callable[..., object]] = {
     "argparse.Namespace": _Namespace,
     "builtins.dict": _Record,
     "builtins.int": _Record,
     "builtins.list": _Record,
-    "collections.defaultdict": _Mapping,
+    "collections.defaultdict": _mapping,
     "omegaconf.base.ContainerMetadata": _Record,
     "omegaconf.base.Metadata": _Record,
     "omegaconf.dictconfig.DictConfig": _Container,
@@ -110,25 +108,25 @@ def read_checkpoint(path: Path) -> FairseqCheckpoint:
 
 
 def _unpickled(path: Path) -> Any:
-    # a class that is listed twice under two names must be two objects for torch
-    stand_ins: list[Any] = [(type(name, (base,), {}), name) for name, base in _STAND_INS.items()]
     try:
-        with safe_globals(stand_ins):
+        with safe_globals([(stand_in, name) for name, stand_in in _STAND_INS.items()]):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds Python objects other than weights and settings, which could run code, or is damaged "
-            f"({_refused_name(error)}); use a checkpoint as fairseq writes it"
-        ) from error
+        raise _refusal(path, error) from error
     except _DAMAGE as error:
         reason = str(error).split(". ")[0] if isinstance(error, RuntimeError) else f"not a pickle: {error!r}"
         raise CheckpointError(f"{path} is damaged or cut off ({reason}): download or copy it again") from error
 
 
-def _refused_name(error: Exception) -> str:
-    """The name that torch did not let through, out of its long message."""
+def _refusal(path: Path, error: Exception) -> CheckpointError:
+    """What to say when torch did not load a file, out of its long message."""
     found = _REFUSED.search(str(error))
-    return f"refused: {found.group(1)}" if found else "it is no such pickle at all"
+    if found is None:
+        return CheckpointError(f"{path} is damaged or cut off (no pickle of weights): download or copy it again")
+    return CheckpointError(
+        f"{path} holds {found.group(1)}, which is neither weights nor settings and could run code: nothing was loaded; "
+        "use a checkpoint as fairseq writes it"
+    )
 
 
 def _settings(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
