@@ -123,9 +123,23 @@ class TextTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of generated ids, special tokens left out, spaces cleaned up as the tokenizer is configured to."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        """The text of generated ids, special tokens left out, spaces cleaned up as the tokenizer is configured to.
+
+        Ids beyond the tokenizer's vocabulary, which a model may be padded to, have no text.
+        """
+        try:
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        except IndexError:  # tokenizers in Rust leave such ids out, sentencepiece's own does not
+            known = [token_id for token_id in ids if self._is_known(token_id)]
+            text = self._tokenizer.decode(known, skip_special_tokens=True)
         return text
+
+    def _is_known(self, token_id: int) -> bool:
+        try:
+            self._tokenizer.convert_ids_to_tokens(token_id)
+        except IndexError:
+            return False
+        return True
 
     def split_language_code(self, text: str) -> tuple[str, str]:
         """A leading `>>xx<<` of a multilingual Marian source, and the rest; ("", text) where there is none."""

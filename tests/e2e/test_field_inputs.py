@@ -185,6 +185,30 @@ class TestLoading:
             assert pipeline.generate(LINES[0], target_lang=target, num_beams=1, max_new_tokens=3)[0].token_ids
         assert calls == []
 
+    @pytest.mark.parametrize("name", ["marian", "t5", "nllb"])
+    def test_a_vocabulary_padded_beyond_the_tokenizers(
+        self, folders: dict[str, Path], name: str, tmp_path: Path
+    ) -> None:
+        """Rows that make the size a round number; a model may say them all the same."""
+        from transformers import AutoModelForSeq2SeqLM
+
+        folder = shutil.copytree(folders[name], tmp_path / name)
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        size = model.config.vocab_size
+        model.resize_token_embeddings(size + 40)
+        with torch.no_grad():
+            weight = model.get_output_embeddings().weight
+            weight[size:] = weight[5:45] * torch.tensor([1.1, 0.9]).repeat(20)[:, None]
+        model.save_pretrained(folder)
+        languages = ("ita_Latn", "deu_Latn") if name == "nllb" else (None, None)
+        reference = Reference(folder, *languages)
+        expected = [reference.ids(text, **GREEDY)[0] for text in LINES]
+        assert any(token_id >= size for row in expected for token_id in row)
+        pipeline = Pipeline.from_pretrained(folder, drafter=folder)
+        results = pipeline.generate(LINES, source_lang=languages[0], target_lang=languages[1], **GREEDY)
+        assert [result.token_ids for result in results] == expected
+        assert [result.text for result in results] == [reference.text([i for i in ids if i < size]) for ids in expected]
+
 
 class TestCallers:
     @pytest.mark.parametrize("make", [iter, tuple, lambda texts: (text for text in texts), dict.fromkeys])
