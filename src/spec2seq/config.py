@@ -125,6 +125,7 @@ def resolve_options(
     _check_ids(resolved, model.target_vocab_size)
     _check_sampling(resolved, said)
     _check_beams(resolved, said)
+    _check_outputs(resolved)
     _check_tau(resolved, said)
     _check_bans(resolved, said)
     return resolved
@@ -202,6 +203,8 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
         tau=said.value("tau") if top_beta > 1 else 0.0,
         guard_eos=said.value("guard_eos"),
         output_scores=said.value("output_scores"),
+        output_logits=said.value("output_logits"),
+        output_margin=said.value("output_margin"),
         # An empty list turns off what the checkpoint forces.
         forced_bos_token_id=None if said.value("forced_bos_token_id") == () else said.value("forced_bos_token_id"),
         max_new_tokens=max_new_tokens,
@@ -312,6 +315,19 @@ def _check_beams(resolved: ResolvedOptions, said: _Said) -> None:
         value = getattr(resolved, name)
         if beams == 1 and said.is_by_user(name) and value != option_info(name).default:
             warnings.warn(f"{name}={value!r} has no effect without beam search; pass num_beams above 1", stacklevel=3)
+
+
+def _check_outputs(resolved: ResolvedOptions) -> None:
+    if resolved.output_logits and resolved.num_beams > 1:
+        raise OptionError(
+            f"output_logits=True is not supported with num_beams={resolved.num_beams}; pass num_beams=1, or "
+            "output_scores=True for the scores of the beams"
+        )
+    if resolved.output_margin and (resolved.num_beams > 1 or resolved.do_sample):
+        raise OptionError(
+            f"output_margin=True with num_beams={resolved.num_beams}, do_sample={resolved.do_sample}: only greedy "
+            "search chooses between the two best tokens; pass num_beams=1 and do_sample=False"
+        )
 
 
 def _check_tau(resolved: ResolvedOptions, said: _Said) -> None:

@@ -118,7 +118,13 @@ class GenerationOptions:
     guard_eos: bool | None = _option(
         "flag", True, "Even when relaxed, end an output exactly where the model itself would."
     )
-    output_scores: bool | None = _option("flag", False, "Return the score of every output.")
+    output_scores: bool | None = _option(
+        "flag", False, "Return the score of every output, and the scores that each of its tokens was chosen from."
+    )
+    output_logits: bool | None = _option(
+        "flag", False, "Return the model's own scores behind each token, before any option has changed them."
+    )
+    output_margin: bool | None = _option("flag", False, "Return by how much the closest choice of a token was decided.")
 
     def __post_init__(self) -> None:
         for name in OPTION_NAMES:
@@ -203,6 +209,8 @@ class ResolvedOptions:
     tau: float
     guard_eos: bool
     output_scores: bool
+    output_logits: bool
+    output_margin: bool
     forced_bos_token_id: int | tuple[int, ...] | None = field(compare=False)
     max_new_tokens: int = field(compare=False)
     max_length: int | None = field(compare=False)

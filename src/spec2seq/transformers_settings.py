@@ -46,7 +46,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "forced_decoder_ids": (),
     "output_attentions": (False,),
     "output_hidden_states": (False,),
-    "output_logits": (False,),
     "prompt_lookup_num_tokens": (),
     "assistant_early_exit": (),
     "assistant_ensemble_weight": (),

@@ -215,10 +215,20 @@ class Emission:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: token ids after the decoder start, EOS included, and its score where asked for."""
+    """One output: token ids after the prompt, EOS included, and what else was asked for; None where it was not.
+
+    Attributes:
+        score: sum of log-probabilities, for beams divided by length ** length_penalty.
+        scores: [num_tokens, V] fp32 on the CPU, what each token was chosen from: processed and, in sampling, warped.
+        logits: [num_tokens, V] fp32 on the CPU, the model's own scores there.
+        min_margin: smallest gap between the two best processed scores; infinity where no token was chosen by scores.
+    """
 
     token_ids: list[int]
     score: float | None = None
+    scores: Tensor | None = field(default=None, compare=False, repr=False)
+    logits: Tensor | None = field(default=None, compare=False, repr=False)
+    min_margin: float | None = None
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,20 @@ def check_rows(
             raise OptionError(f"a budget of {budget} new tokens is not allowed: use 1 or more, or leave the source out")
 
 
+def check_encoder_states(
+    encoder_states: Sequence[torch.Tensor] | None, source: SourceBatch, config: ModelConfig
+) -> None:
+    """Raises InputError unless there are none, or states [S_i, D] for every source."""
+    if encoder_states is None:
+        return
+    found = [list(states.shape) for states in encoder_states]
+    wanted = [[length, config.d_model] for length in source.lengths.tolist()]
+    if found != wanted:
+        raise InputError(
+            f"encoder_states have shapes {found} for sources that need {wanted}; give the states of every source token"
+        )
+
+
 def _check_ids(subject: str, token_ids: Sequence[int], config: ModelConfig) -> None:
     wrong = [token_id for token_id in token_ids if not 0 <= token_id < config.target_vocab_size]
     if wrong:

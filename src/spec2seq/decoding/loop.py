@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
-from spec2seq.decoding.admission import check_rows, check_source
+from spec2seq.decoding.admission import check_encoder_states, check_rows, check_source
 from spec2seq.decoding.beam_search import BeamSearch
 from spec2seq.decoding.noise import fresh_seed
+from spec2seq.decoding.recording import ScoreRecord, certain_scores, record_start_logits
 from spec2seq.decoding.samples import SampleGroup
 from spec2seq.decoding.sampling import SamplingSearch
 from spec2seq.decoding.search import Request
 from spec2seq.decoding.speculative import SpeculativeSearch
 from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, SpeculativeBeamSearch
 from spec2seq.errors import OptionError
-from spec2seq.types import DecodedRequest, Emission, Hypothesis, SourceBatch
+from spec2seq.types import DecodedRequest, Emission, SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,6 +75,7 @@ class Decoder:
         forced_first_tokens: Sequence[int | None] | None = None,
         budgets: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
+        encoder_states: Sequence[torch.Tensor] | None = None,
     ) -> list[int]:
         """Queue one request per source row. Requests share a batch only with requests of equal options.
 
@@ -86,6 +88,7 @@ class Decoder:
             budgets: most new tokens of each request, at most what `options.budget` allows; that by default.
             seeds: what the random numbers of each request come from, if it samples; by default `options.seed`, and
                 fresh ones where there is none. The results tell them.
+            encoder_states: [S_i, D] of each source, where they were encoded elsewhere.
 
         Returns:
             The ids of the requests, in the order of the rows.
@@ -98,6 +101,7 @@ class Decoder:
         num_rows, config = len(source.lengths), self.verifier.config
         check_source(source, config)
         check_rows(num_rows, config, prompts, forced_first_tokens, budgets, seeds)
+        check_encoder_states(encoder_states, source, config)
         self._check(options)
         prompts = prompts or [[self._decoder_start()]] * num_rows
         limits = [options.budget(len(prompt)) for prompt in prompts]
@@ -109,6 +113,10 @@ class Decoder:
             self._make_request(source_ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
             for i in range(num_rows)
         ]
+        for request, states in zip(requests, encoder_states or (), strict=False):
+            request.encoder_states = states
+        if options.output_logits and any(request.num_forced for request in requests):
+            record_start_logits(self.verifier, requests)
         for i, request in enumerate(requests):
             self._live[request.id] = request
             for sample in self._samples(request, seeds[i] if seeds else options.seed):
@@ -164,6 +172,7 @@ class Decoder:
     ) -> Request:
         request = Request(self._next_id, source_ids, options, prompt, len(prompt), len(prompt) + budget)
         self._next_id += 1
+        request.record = ScoreRecord.wanted_by(options)
         if forced is not None and len(prompt) == 1:
             token = min(options.forced_eos_token_ids) if budget == 1 and options.forced_eos_token_ids else forced
             request.committed = [*prompt, token]
@@ -178,7 +187,16 @@ class Decoder:
         request.seed = fresh_seed() if seed is None else seed
         if count == 1:
             return [request]
-        copies = [replace(request, id=self._next_id + i, sample=i + 1, token_ids=[]) for i in range(count - 1)]
+        copies = [
+            replace(
+                request,
+                id=self._next_id + i,
+                sample=i + 1,
+                token_ids=[],
+                record=request.record.copy() if request.record else None,
+            )
+            for i in range(count - 1)
+        ]
         self._next_id += len(copies)
         request.stats.num_forced = request.stats.num_tokens = request.num_forced * count
         group = SampleGroup([request, *copies])
@@ -196,12 +214,14 @@ class Decoder:
         token = request.committed[-1]
         request.token_ids.append(token)
         request.score = 0.0 if request.options.output_scores else None
+        if request.record is not None and request.options.output_scores:
+            request.record.scores.append(certain_scores([token], self.verifier.config.target_vocab_size))
         reason: FinishReason | None = "length" if request.max_length == len(request.committed) else None
         if token in request.options.eos_token_ids:
             reason = "eos"
         self._tell([Emission(request.id, [token], ["forced"], 0, reason)])
         if reason:
-            request.hypotheses = [Hypothesis(request.token_ids, request.score)]
+            request.hypotheses = [request.hypothesis()]
         return reason is None
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
@@ -210,7 +230,7 @@ class Decoder:
             group.gather()
             for sample in group.samples:
                 del self._groups[sample.id]
-        hypotheses = request.hypotheses or [Hypothesis(request.token_ids, request.score)]
+        hypotheses = request.hypotheses or [request.hypothesis()]
         self._results[request.id] = DecodedRequest(hypotheses, reason, request.stats, request.error, request.seed)
         del self._live[request.id]
 
@@ -246,7 +266,8 @@ class Decoder:
             # nobody knows yet how long a newcomer's target gets: as long as its source, usually
             tokens = num_rows * (longest_source + max(longest_target, longest_source))
             is_full = num_rows > self.max_rows or (self.max_batch_tokens is not None and tokens > self.max_batch_tokens)
-            if request.options != search.options or (is_full and (search.requests or newcomers)):
+            is_alike = not newcomers or (request.encoder_states is None) == (newcomers[0].encoder_states is None)
+            if request.options != search.options or not is_alike or (is_full and (search.requests or newcomers)):
                 break
             newcomers.append(request)
         return newcomers
@@ -280,6 +301,11 @@ class Decoder:
         is_beam = options.num_beams > 1
         if self.drafter is None or (is_beam and not options.speculative_beams):
             return 0
+        if is_beam and self.drafter.hidden_layers:
+            raise OptionError(
+                "speculative_beams=True: this drafter reads the verifier's hidden states and cannot draft for beams; "
+                "pass speculative_beams=False, or another drafter"
+            )
         if options.num_draft_tokens == "auto":
             default = self.drafter.default_num_draft_tokens
             return min(default, DEFAULT_NUM_DRAFT_TOKENS) if is_beam else default

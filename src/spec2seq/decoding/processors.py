@@ -105,6 +105,8 @@ def build_processors(
     # Leaving tokens out before the first normalisation equals leaving them out before the second one, unless a
     # repetition penalty scales log-probabilities in between.
     is_static = not is_beam or (options.renormalize_logits and options.repetition_penalty == 1.0)
+    # who wants to see the model's own scores must get them before any ban
+    is_static = is_static and not options.output_logits
     dynamic: list[Processor] = []
     if options.repetition_penalty != 1.0:
         dynamic.append(RepetitionPenalty(options.repetition_penalty))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spec2seq.types import Emission, Hypothesis
+from spec2seq.types import Emission
 
 if TYPE_CHECKING:
     from spec2seq.decoding.search import Request
@@ -38,5 +38,5 @@ class SampleGroup:
     def gather(self) -> None:
         """Put the texts of all samples, as far as they got, and what went wrong in any into the first one."""
         first = self.samples[0]
-        first.hypotheses = [Hypothesis(sample.token_ids, sample.score) for sample in self.samples]
+        first.hypotheses = [sample.hypothesis() for sample in self.samples]
         first.error = next((sample.error for sample in self.samples if sample.error), None)

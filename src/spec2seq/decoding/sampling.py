@@ -61,7 +61,8 @@ class SamplingSearch(SpeculativeSearch):
         if all(is_new):
             return super()._encode(requests, source)
         marks = torch.tensor(is_new, device=source.ids.device)
-        encoded = self.verifier.encode(SourceBatch(source.ids[marks], source.lengths[marks]))
+        firsts = [request for request, is_first in zip(requests, is_new, strict=True) if is_first]
+        encoded = super()._encode(firsts, SourceBatch(source.ids[marks], source.lengths[marks]))
         return encoded.select_rows(marks.cumsum(0) - 1)
 
     def _select_groups(self, groups: Tensor) -> None:

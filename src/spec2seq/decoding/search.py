@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from spec2seq.decoding.processors import QueryContext, build_processors
 from spec2seq.decoding.state import DecodeState
 from spec2seq.decoding.stats import Stopwatch
-from spec2seq.types import RequestStats, TensorScores
+from spec2seq.types import Hypothesis, RequestStats, TensorScores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.config import ResolvedOptions
+    from spec2seq.decoding.recording import ScoreRecord
     from spec2seq.interfaces import Cache, EncoderOutput, Verifier
-    from spec2seq.types import DecoderOutput, DraftBlock, Emission, Hypothesis, Scores, SourceBatch, Wanted
+    from spec2seq.types import DecoderOutput, DraftBlock, Emission, Scores, SourceBatch, Wanted
 
 
 @dataclass(eq=False)
@@ -29,7 +31,8 @@ class Request:
 
     `committed` holds the prompt (decoder start and target prefix) and the forced first token where there is one;
     `max_length` is the total length, prompt included, at which it is cut. `seed` and `sample`, the index among the
-    samples of one source, say where the random numbers of sampling come from.
+    samples of one source, say where the random numbers of sampling come from. `encoder_states` [S, D] are there where
+    the source was encoded before.
     """
 
     id: int
@@ -46,6 +49,24 @@ class Request:
     error: str | None = None
     seed: int | None = None
     sample: int = 0
+    encoder_states: Tensor | None = None
+    record: ScoreRecord | None = None
+
+    def hypothesis(self) -> Hypothesis:
+        """The output as far as it got."""
+        if self.record is None:
+            return Hypothesis(self.token_ids, self.score)
+        scores, logits = (torch.cat(parts) if parts else None for parts in (self.record.scores, self.record.logits))
+        margin = self.record.min_margin if self.options.output_margin else None
+        return Hypothesis(self.token_ids, self.score, scores, logits, margin)
+
+
+def encode_requests(verifier: Verifier, requests: Sequence[Request], source: SourceBatch) -> EncoderOutput:
+    """The encoded sources [B, S] of requests that all have encoder states already, or all have none."""
+    states = [request.encoder_states for request in requests if request.encoder_states is not None]
+    if not states:
+        return verifier.encode(source)
+    return verifier.from_encoder(pad_sequence(states, batch_first=True), source.lengths)
 
 
 class Search(ABC):
@@ -124,7 +145,7 @@ class Search(ABC):
 
     def _encode(self, requests: Sequence[Request], source: SourceBatch) -> EncoderOutput:
         """The encoded sources [B, S] of these requests."""
-        return self.verifier.encode(source)
+        return encode_requests(self.verifier, requests, source)
 
     def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """A place for searches with a drafter to show it the newcomers."""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from spec2seq.decoding.recording import ScoreRecorder
 from spec2seq.decoding.search import Search
 from spec2seq.decoding.stats import Stopwatch, is_degenerate, record_round
-from spec2seq.types import Acceptance, DraftBlock, Emission, Hypothesis, Wanted
+from spec2seq.types import Acceptance, DraftBlock, Emission, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +50,11 @@ class SpeculativeSearch(Search):
         self.rule = rule
         self.num_draft_tokens = num_draft_tokens
         needs_processing = options.do_sample or not self.processors.is_empty
-        self._needs_logits = rule.needs_logits or options.output_scores or needs_processing
+        self._needs_logits = rule.needs_logits or options.output_scores or options.output_logits or needs_processing
+        is_recording = options.output_scores or options.output_logits or options.output_margin
+        self._recorder = ScoreRecorder(options) if is_recording else None
         self._wanted = Wanted(
-            top=rule.num_top,
+            top=max(rule.num_top, 2) if options.output_margin else rule.num_top,
             logits=self._needs_logits,
             log_sum_exp=options.output_scores,
             hidden_layers=self.drafter.hidden_layers if self.drafter else (),
@@ -65,6 +68,7 @@ class SpeculativeSearch(Search):
         draft = self.state.fit(proposed)
         watch.lap("draft")
         output = self._verify(draft, self._wanted)
+        raw = self._recorder.raw(output.scores) if self._recorder else None
         scores = self._scores(output, draft)
         best_scores, _ = scores.top(self.rule.num_top)
         watch.lap("verify")
@@ -76,6 +80,8 @@ class SpeculativeSearch(Search):
         emissions = self._book(proposed.lengths, draft.lengths, commitment, is_broken)
         if self.options.output_scores:
             self._add_log_probs(scores, commitment)
+        if self._recorder:
+            self._recorder.write(self.requests, raw, scores, commitment.num_tokens, self._has_forced_end())
         watch.lap("rest")
         watch.share(request.stats for request in self.requests)
         self._let_go(emissions)
@@ -154,19 +160,23 @@ class SpeculativeSearch(Search):
         """Add the log-probabilities of the round's tokens under the processed scores to the requests' scores."""
         log_probs = scores.logits().gather(-1, commitment.tokens[..., None])[..., 0] - scores.log_sum_exp()
         offsets = torch.arange(log_probs.shape[1], device=log_probs.device)
-        num_scored = commitment.num_tokens
-        if self.options.forced_eos_token_ids:
-            num_scored = num_scored - (self.state.lengths == self.state.max_lengths).long()  # a forced token scores 0
+        num_scored = commitment.num_tokens - self._has_forced_end().long()  # a forced token scores 0
         sums = log_probs.masked_fill(offsets >= num_scored[:, None], 0.0).double().sum(-1).tolist()
         for request, log_prob in zip(self.requests, sums, strict=True):
             request.score = (request.score or 0.0) + log_prob
+
+    def _has_forced_end(self) -> Tensor:
+        """[B] bool: rows whose last token is the forced EOS at their limit."""
+        if not self.options.forced_eos_token_ids:
+            return torch.zeros_like(self.state.lengths, dtype=torch.bool)
+        return self.state.lengths == self.state.max_lengths
 
     def _let_go(self, emissions: Sequence[Emission]) -> None:
         """Finished rows leave the batch, with their one hypothesis."""
         finished = [i for i, emission in enumerate(emissions) if emission.finish_reason]
         for i in finished:
             request = self.requests[i]
-            request.hypotheses = [Hypothesis(request.token_ids, request.score)]
+            request.hypotheses = [request.hypothesis()]
         if finished:
             self.remove(finished)
 

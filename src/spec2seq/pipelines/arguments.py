@@ -42,3 +42,5 @@ class GenerationArguments(TypedDict, total=False):
     tau: float | None
     guard_eos: bool | None
     output_scores: bool | None
+    output_logits: bool | None
+    output_margin: bool | None
