@@ -23,7 +23,7 @@ def accept(
         torch.tensor(tokens, dtype=torch.long),
         torch.tensor([len(row) for row in tokens] if lengths is None else lengths),
     )
-    acceptance = rule.accept(draft, TensorScores(torch.tensor(scores)))
+    acceptance = rule.accept(draft, TensorScores(torch.tensor(scores, dtype=torch.float32)))
     return acceptance.num_accepted.tolist(), acceptance.next_tokens.tolist()
 
 
@@ -188,3 +188,22 @@ def test_one_rank_is_exact_match_whatever_tau(tau: float) -> None:
     assert exact.num_accepted.tolist() == relaxed.num_accepted.tolist()
     assert exact.next_tokens.tolist() == relaxed.next_tokens.tolist()
     assert 100 < int(exact.num_accepted.sum()) < 900
+
+
+def test_the_best_few_are_the_first_of_a_stable_sort() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 4, (50, 3, 9), generator=generator).float()  # many ties
+    values[0, 0, 4], values[1, 1] = -torch.inf, 2.0
+    ordered = values.sort(dim=-1, descending=True, stable=True)
+    for count in (1, 2, 4, 6, 9):
+        best, ids = TensorScores(values).top(count)
+        assert torch.equal(best, ordered.values[..., :count])
+        assert torch.equal(ids, ordered.indices[..., :count])
+
+
+def test_a_score_that_is_not_a_number_is_found_as_the_best() -> None:
+    values = torch.tensor([[[1.0, torch.nan, 3.0]]])
+    for count in (1, 2):
+        best, ids = TensorScores(values).top(count)
+        assert best[0, 0, 0].isnan()
+        assert ids[0, 0, 0] == 1
