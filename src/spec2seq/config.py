@@ -199,6 +199,7 @@ def _resolved(said: _Said, model: ModelConfig) -> ResolvedOptions:
         forced_eos_token_ids=tuple(i for i in said.value("forced_eos_token_id") if i not in suppressed),
         eos_token_ids=eos_token_ids,
         num_draft_tokens=said.value("num_draft_tokens"),
+        speculative_beams=said.value("speculative_beams"),
         top_beta=top_beta,
         tau=said.value("tau") if top_beta > 1 else 0.0,
         guard_eos=said.value("guard_eos"),
@@ -311,7 +312,7 @@ def _check_beams(resolved: ResolvedOptions, said: _Said) -> None:
             f"top_beta={resolved.top_beta} relaxes greedy search and cannot be combined with num_beams={beams}; "
             "pass num_beams=1 or top_beta=1"
         )
-    for name in ("length_penalty", "early_stopping"):
+    for name in ("length_penalty", "early_stopping", "speculative_beams"):
         value = getattr(resolved, name)
         if beams == 1 and said.is_by_user(name) and value != option_info(name).default:
             warnings.warn(f"{name}={value!r} has no effect without beam search; pass num_beams above 1", stacklevel=3)

@@ -109,6 +109,11 @@ class GenerationOptions:
     num_draft_tokens: int | Literal["auto"] | None = _option(
         "draft_tokens", "auto", 'Tokens drafted per round; "auto" leaves it to the drafter.', minimum=0
     )
+    speculative_beams: bool | None = _option(
+        "flag",
+        False,
+        "Let the drafter guess ahead in beam search too; the output stays that of plain beam search.",
+    )
     top_beta: int | None = _option(
         "count", 1, "Accept draft tokens among this many best ones; 1 is exact, more is relaxed.", minimum=1
     )
@@ -205,6 +210,7 @@ class ResolvedOptions:
     forced_eos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     num_draft_tokens: int | Literal["auto"]
+    speculative_beams: bool
     top_beta: int
     tau: float
     guard_eos: bool

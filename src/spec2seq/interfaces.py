@@ -89,7 +89,12 @@ class Verifier(Protocol):
 
 
 class Drafter(Protocol):
-    """Something that proposes the next tokens of every row."""
+    """Something that proposes the next tokens of every row.
+
+    In beam search the rows are the running hypotheses of all sources. Between `propose` and `commit` of a round they
+    then go through `select_rows`, which may repeat rows: several hypotheses continue one. `commit` comes with the rows
+    in the new order, and behind the accepted tokens and the next one there may be more that were not drafted.
+    """
 
     hidden_layers: tuple[int, ...]  # verifier layers that `commit` must bring
     default_num_draft_tokens: int  # what "auto" means without a controller
@@ -112,7 +117,7 @@ class Drafter(Protocol):
         before this round's tokens were appended."""
 
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the rows `rows` [B'] in that order."""
+        """Keep the rows `rows` [B'] in that order; may repeat rows."""
 
 
 class DraftSource(Protocol):

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class BeamSearch(Search):
     """Beam search with transformers' semantics; every source's outcome is that of decoding it alone."""
 
-    def __init__(self, verifier: Verifier, options: ResolvedOptions) -> None:
-        super().__init__(verifier, options, is_beam=True, rows_per_request=options.num_beams)
+    def __init__(self, verifier: Verifier, options: ResolvedOptions, *, rows_per_request: int | None = None) -> None:
+        """`rows_per_request`: rows of cache and encoder output that a request owns; one per beam by default."""
+        super().__init__(verifier, options, is_beam=True, rows_per_request=rows_per_request or options.num_beams)
         self._settings = BeamSettings.from_options(options)
         self._num_candidates = min(self._settings.num_candidates, verifier.config.target_vocab_size)
         needs_logits = not self.processors.is_empty
@@ -49,7 +50,7 @@ class BeamSearch(Search):
         super().admit(requests, source)
         firsts = torch.arange(num_before, self.num_rows, self.rows_per_request, device=self.verifier.device)
         new = self.state.select_rows(firsts)
-        beams = BeamState.start(new.prefix, new.prompt_lengths, new.max_lengths, self.rows_per_request)
+        beams = BeamState.start(new.prefix, new.prompt_lengths, new.max_lengths, self.options.num_beams)
         self._beams = self.beams.append(beams) if num_before else beams
 
     def round(self) -> list[Emission]:
@@ -74,13 +75,17 @@ class BeamSearch(Search):
     def _candidates(self, output: DecoderOutput) -> tuple[Tensor, Tensor]:
         """The best continuations of every beam by processed log-probability: values and ids [G, num_beams, C]."""
         if self.processors.is_empty:
-            values, ids = output.scores.top(self._num_candidates)
-            values = values - output.scores.log_sum_exp()[..., None]
+            values, ids = self._top_log_probs(output)
         else:
             draft = DraftBlock.empty(self.num_rows, self.verifier.device)
             values, ids = self._process(output.scores.logits(), draft).top(self._num_candidates)
         shape = (len(self.requests), self.rows_per_request, -1)
         return values.reshape(shape), ids.reshape(shape)
+
+    def _top_log_probs(self, output: DecoderOutput) -> tuple[Tensor, Tensor]:
+        """The best continuations of every query where no processor changes them: values and ids [B, m, C]."""
+        values, ids = output.scores.top(self._num_candidates)
+        return values - output.scores.log_sum_exp()[..., None], ids
 
     def _follow(self, beams: BeamState, parents: Tensor) -> None:
         """Put every row's cache and tokens where its beam went; parents [G, num_beams]."""

@@ -48,6 +48,15 @@ def record_round(stats: RequestStats, num_tokens: int, num_drafted: int, num_jud
     _count_leading(stats.accepted_per_position, num_accepted)
 
 
+def record_beam_round(stats: RequestStats, num_steps: int, num_drafted: int, num_accepted: int) -> None:
+    """Count one round of a beam search that took `num_steps` steps; drafted tokens are prefixes, judged once each."""
+    stats.num_rounds += 1
+    stats.num_free_steps += num_steps - 1
+    stats.num_drafted += num_drafted
+    stats.num_judged += num_drafted
+    stats.num_accepted += num_accepted
+
+
 def _count_leading(counts: list[int], num_positions: int) -> None:
     counts.extend([0] * (num_positions - len(counts)))
     for position in range(num_positions):

@@ -38,6 +38,7 @@ class GenerationArguments(TypedDict, total=False):
     forced_eos_token_id: int | Sequence[int] | None
     eos_token_id: int | Sequence[int] | None
     num_draft_tokens: int | Literal["auto"] | None
+    speculative_beams: bool | None
     top_beta: int | None
     tau: float | None
     guard_eos: bool | None

@@ -255,10 +255,11 @@ class Pipeline:
 
     def _decoder(self, resolved: ResolvedOptions, batch_tokens: int) -> Decoder:
         drafter = None
-        if self.make_drafter and resolved.num_beams > 1:
+        if self.make_drafter and resolved.num_beams > 1 and not resolved.speculative_beams:
             warnings.warn(
                 f"drafter unused: num_beams={resolved.num_beams} runs plain beam search; "
-                "--num-beams 1 (num_beams=1) gives speculative greedy search",
+                "--num-beams 1 (num_beams=1) gives speculative greedy search, "
+                "--speculative-beams (speculative_beams=True) drafts for the same beams",
                 stacklevel=4,
             )
         elif self.make_drafter and resolved.num_draft_tokens != 0:
