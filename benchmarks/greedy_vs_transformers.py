@@ -64,6 +64,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats per setting (default: 7)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--out", type=Path, help="JSONL file to append to")
     return parser.parse_args()
 
@@ -155,8 +156,8 @@ def main() -> None:
             sources = real_sources(arguments.tsv, folder, arguments.lines)
             options = {"max_new_tokens": 256}
         options["num_beams"] = 1
-        peer = TransformersPeer(folder)
-        pipeline = Pipeline.from_pretrained(str(folder), drafter=None, dtype="float32")
+        peer = TransformersPeer(folder, arguments.device)
+        pipeline = Pipeline.from_pretrained(str(folder), drafter=None, device=arguments.device)
         print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio | quartiles | lines differ |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         for threads in arguments.threads:
@@ -172,6 +173,7 @@ def main() -> None:
                 low, middle, high = statistics.quantiles(ratios, n=4)
                 record = {
                     "size": arguments.synthetic or str(arguments.model),
+                    "device": arguments.device,
                     "threads": threads,
                     "batch_size": batch_size,
                     "lines": len(sources),

@@ -25,17 +25,23 @@ class Pair:
     """A tiny checkpoint as a transformers model and as ours, both in float64 so that ties do not decide."""
 
     def __init__(
-        self, folder: Path, family: str, seed: int = 0, dtype: str = "float64", position_scale: float = 1.0
+        self,
+        folder: Path,
+        family: str,
+        seed: int = 0,
+        dtype: str = "float64",
+        position_scale: float = 1.0,
+        device: str = "cpu",
     ) -> None:
         """`position_scale` > 1 makes what BART says depend more on the position, so that it repeats itself less."""
         self.model = tiny_hf_model(family, seed=seed)
         if position_scale != 1.0:
             self.model.model.decoder.embed_positions.weight.data.mul_(position_scale)
         self.model.save_pretrained(folder)
-        self.model = self.model.to(getattr(torch, dtype))
+        self.model = self.model.to(device, getattr(torch, dtype))
         loaded = load_model(str(folder), dtype=dtype)
         self.config, self.checkpoint = loaded.config, loaded.generation
-        self.verifier = TorchVerifier(loaded.network)
+        self.verifier = TorchVerifier(loaded.network, device)
         self.pad = self.config.pad_token_id
 
     def forget_generation_settings(self) -> None:
@@ -60,6 +66,7 @@ class Pair:
         """Output ids of the sources decoded as one batch, cut after the first EOS."""
         ids, lengths = pad_rows(sources, self.pad)
         mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        ids, mask = ids.to(self.model.device), mask.to(self.model.device)
         rows = self.model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
         eos = options.get("eos_token_id", self.model.generation_config.eos_token_id)
         eos_ids = [eos] if isinstance(eos, int) else eos or []

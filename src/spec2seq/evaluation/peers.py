@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class TransformersPeer:
-    """transformers' own model and its `generate`, on the CPU."""
+    """transformers' own model and its `generate`."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         from transformers import AutoModelForSeq2SeqLM
 
-        self.model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).eval()
+        self.model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).eval().to(device)
 
     def generate(self, sources: Sequence[Sequence[int]], options: Mapping[str, object]) -> list[list[int]]:
         """Outputs of one batch: ids after the decoder start token, cut after the end of sequence.
@@ -28,8 +28,8 @@ class TransformersPeer:
             sources: ids of each source, EOS included.
             options: arguments of transformers' generate.
         """
-        ids, lengths = pad_rows(sources, self.model.config.pad_token_id)
-        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        ids, lengths = pad_rows(sources, self.model.config.pad_token_id, self.model.device)
+        mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
         rows = self.model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
         eos = self.model.config.eos_token_id
         return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
