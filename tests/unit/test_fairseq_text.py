@@ -96,7 +96,7 @@ def test_without_subword_nmt_the_error_says_what_to_install(codes: Path, monkeyp
         MosesSubwords(codes, ("en", "de"), dictionary([]))
 
 
-def test_a_file_without_codes_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_codes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("subword_nmt")
     path = tmp_path / "codes"
     path.write_text("#version: 0.2\none two three\n")
@@ -104,6 +104,9 @@ def test_a_file_without_codes_is_refused(tmp_path: Path) -> None:
         MosesSubwords(path, ("en", "de"), dictionary([]))
     with pytest.raises(CheckpointError, match="holds no merges of GPT-2"):
         Gpt2Bytes(path)
+    with pytest.raises(CheckpointError, match=f"{path} holds no codes"):
+        convert_fairseq(FairseqSources(PAIR / "verifier.pt", None, PAIR, path), tmp_path / "pair", is_tokenised=False)
+    assert capsys.readouterr().err == ""
 
 
 def gpt2_merges(folder: Path) -> Path:
@@ -155,7 +158,7 @@ def test_a_folder_converted_with_codes_takes_plain_text(tmp_path: Path, codes: P
     assert plain.tokenizer.encode(["s1, s2!"]) == tokenised.tokenizer.encode([" ".join(symbols)])
     assert plain.tokenizer.encode(["s1, s2!"]) != tokenised.tokenizer.encode(["s1, s2!"])
     (tmp_path / "plain" / "bpe.codes").unlink()
-    with pytest.raises(ModelNotFoundError, match=r"has no bpe\.codes"):
+    with pytest.raises(ModelNotFoundError, match=r"there is no file .*bpe\.codes"):
         _ = Pipeline.from_pretrained(tmp_path / "plain").tokenizer
 
 

@@ -25,7 +25,8 @@ DrafterOption = Annotated[
     typer.Option(
         "--drafter",
         metavar="NAME|DIR",
-        help='"prompt_lookup", the folder of a smaller model with the same vocabulary, or "none" for plain search.',
+        help='"prompt_lookup", the folder of a trained drafter or of a smaller model with the same vocabulary, or '
+        '"none" for plain search.',
     ),
 ]
 InputOption = Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spec2seq.errors import CheckpointError, MissingExtraError
@@ -116,9 +118,10 @@ def _without_ends(symbols: Sequence[str]) -> list[str]:
 
 
 def _checked_codes(path: Path, file: Any, make: Any) -> Any:
-    """subword-nmt leaves the program over a file that holds no codes."""
+    """subword-nmt prints something and leaves the program over a file that holds no codes."""
     try:
-        return make(file)
+        with redirect_stderr(StringIO()):
+            return make(file)
     except (SystemExit, ValueError, IndexError) as error:
         raise CheckpointError(f"{path} holds no codes of subword-nmt: give the file of the model") from error
 

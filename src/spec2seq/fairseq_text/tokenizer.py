@@ -60,7 +60,12 @@ class DictionaryTokenizer:
         """
         settings = _read_settings(folder / SETTINGS_FILE)
         source, target = Dictionary.read(folder / SOURCE_FILE), Dictionary.read(folder / TARGET_FILE)
-        return cls(source, target, _segmentation(folder, settings, source), starts_source=settings.starts_source)
+        return cls(
+            source,
+            target,
+            make_segmentation(settings, folder / CODES_FILE, source),
+            starts_source=settings.starts_source,
+        )
 
     def __call__(
         self, texts: Sequence[str], truncation: bool = False, max_length: int | None = None, verbose: bool = True
@@ -75,6 +80,23 @@ class DictionaryTokenizer:
     def _encode(self, text: str, max_length: int | None) -> list[int]:
         ids = self._start + self._source.encode(self._segmentation.split(text))
         return [*(ids if max_length is None else ids[: max_length - 1]), END_ID]
+
+
+def make_segmentation(settings: TextSettings, codes: Path | None, source: Dictionary) -> Segmentation:
+    """What cuts text as the settings say.
+
+    Raises:
+        ModelNotFoundError: it needs a file of codes and there is none.
+        CheckpointError: the file holds no codes.
+        MissingExtraError: an optional package is not installed.
+    """
+    if settings.segmentation == "tokenised":
+        return TokenisedText()
+    if codes is None or not codes.is_file():
+        raise ModelNotFoundError(f"there is no file {codes}: the codes of subwords are needed to cut plain text")
+    if settings.segmentation == "gpt2":
+        return Gpt2Bytes(codes)
+    return MosesSubwords(codes, (settings.source_lang, settings.target_lang), source)
 
 
 def has_dictionary_tokenizer(folder: Path) -> bool:
@@ -95,21 +117,9 @@ def save_dictionary_tokenizer(
 
 def _read_settings(path: Path) -> TextSettings:
     try:
-        return TextSettings(**json.loads(path.read_text(encoding="utf-8")))
+        settings = TextSettings(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}): convert the model again") from error
-
-
-def _segmentation(folder: Path, settings: TextSettings, source: Dictionary) -> Segmentation:
     if settings.segmentation not in get_args(SegmentationName):
-        raise CheckpointError(
-            f"{folder / SETTINGS_FILE}: segmentation cannot be {settings.segmentation!r}; convert the model again"
-        )
-    if settings.segmentation == "tokenised":
-        return TokenisedText()
-    codes = folder / CODES_FILE
-    if not codes.is_file():
-        raise ModelNotFoundError(f"{folder} has no {CODES_FILE}: convert the model again with --bpe-codes")
-    if settings.segmentation == "gpt2":
-        return Gpt2Bytes(codes)
-    return MosesSubwords(codes, (settings.source_lang, settings.target_lang), source)
+        raise CheckpointError(f"{path}: segmentation cannot be {settings.segmentation!r}; convert the model again")
+    return settings

@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-from spec2seq.errors import CheckpointError, InputError, ModelNotFoundError, OptionError
+from spec2seq.errors import CheckpointError, ModelNotFoundError, OptionError
 from spec2seq.fairseq_text.dictionary import Dictionary
-from spec2seq.fairseq_text.tokenizer import DictionaryTokenizer, TextSettings, save_dictionary_tokenizer
+from spec2seq.fairseq_text.tokenizer import TextSettings, make_segmentation, save_dictionary_tokenizer
 from spec2seq.weights.drafter_folder import save_drafter
 from spec2seq.weights.fairseq_checkpoint import FairseqCheckpoint, read_checkpoint
 from spec2seq.weights.fairseq_networks import build_drafter, build_verifier
@@ -86,15 +86,12 @@ def _write(sources: FairseqSources, folder: Path, is_tokenised: bool) -> None:
     if sources.drafter is not None:
         drafter_checkpoint = read_checkpoint(sources.drafter)
         drafter = build_drafter(drafter_checkpoint, pair.vocabularies(drafter_checkpoint))
-    save_seq2seq(folder, network)
     settings = TextSettings(
-        _segmentation(checkpoint, None if is_tokenised else sources.codes),
-        pair.languages[0],
-        pair.languages[1],
-        starts_source=_is_bart(checkpoint),
+        _segmentation(checkpoint, None if is_tokenised else sources.codes), *pair.languages, _is_bart(checkpoint)
     )
+    make_segmentation(settings, sources.codes, Dictionary.read(pair.source))  # a wrong file of codes shows now
+    save_seq2seq(folder, network)
     save_dictionary_tokenizer(folder, settings, pair.source, pair.target, sources.codes)
-    DictionaryTokenizer.from_folder(folder)  # a wrong file of codes shows now
     if drafter is not None:
         _save_drafter(folder, sources, network, drafter)
 
@@ -119,8 +116,6 @@ def _save_drafter(folder: Path, sources: FairseqSources, network: Seq2Seq, draft
 def _segmentation(checkpoint: FairseqCheckpoint, codes: Path | None) -> SegmentationName:
     if codes is None:
         return "tokenised"
-    if not codes.is_file():
-        raise InputError(f"there is no file {codes}: give the codes of subword-nmt, or leave --bpe-codes out")
     return "gpt2" if _is_bart(checkpoint) else "moses"
 
 
