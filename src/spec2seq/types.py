@@ -137,6 +137,9 @@ def best_few(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     for _ in range(1, min(count, values.shape[-1])):
         remaining = remaining.scatter(-1, ids[-1], -torch.inf)
         ids.append(_first_maximum(remaining))
+    if len(ids) > 1 and bool((remaining.gather(-1, ids[-1]) == -torch.inf).any()):
+        # fewer ids are possible than asked for: the search cannot tell them from those it has found before
+        return top_with_lowest_ids(values, count)
     best = ids[0] if len(ids) == 1 else torch.cat(ids, dim=-1)
     return values.gather(-1, best), best
 

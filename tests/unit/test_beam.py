@@ -11,7 +11,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from spec2seq.decoding.beam import BeamSettings, BeamState, advance, finalize
-from spec2seq.types import Hypothesis, Prefix, top_with_lowest_ids
+from spec2seq.types import Hypothesis, Prefix, TensorScores, top_with_lowest_ids
 
 VOCAB, START, PAD, EOS = 12, 0, 1, 2
 
@@ -256,3 +256,14 @@ def test_forced_first_token_counts_as_generated(reference):
     hypotheses = finalize(state, 0, settings)
     assert [h.token_ids for h in hypotheses] == [_cut(row[1:], 0, {EOS}) for row in output.sequences.tolist()]
     assert [h.score for h in hypotheses] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_fewer_possible_tokens_than_candidates_are_not_counted_twice(count):
+    """As at a forced end: one token is possible, and the others follow it in the order of their ids."""
+    values = torch.full((2, 3, VOCAB), float("-inf"))
+    values[0, :, 0], values[1, :, 5] = 0.0, -1.0
+    best, ids = TensorScores(values).top(count)
+    assert ids[0, 0].tolist() == list(range(count))
+    assert ids[1, 2].tolist() == [5, *[i for i in range(count) if i != 5]][:count]
+    assert best[0, 0].tolist() == [0.0, *[float("-inf")] * (count - 1)]
