@@ -122,6 +122,20 @@ class TextTokenizer:
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
+    def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
+        """Target ids of the beginnings of outputs, nothing added.
+
+        Raises:
+            OptionError: this kind of tokenizer cannot split target text.
+        """
+        if isinstance(self._tokenizer, DictionaryTokenizer):
+            raise OptionError("target_prefix as text is not supported for this model's dictionaries; pass token ids")
+        # only Marian splits target text in another way than source text
+        name = "text_target" if self._config.family == "marian" else "text"
+        encoded = self._tokenizer(**{name: list(texts)}, add_special_tokens=False, verbose=False)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of generated ids, special tokens left out, spaces cleaned up as the tokenizer is configured to.
 

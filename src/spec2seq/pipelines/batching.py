@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,39 +21,63 @@ if TYPE_CHECKING:
     from spec2seq.tokenization import TargetStart
     from spec2seq.types import DecodedRequest
 
+# (index of a piece, ids that it got)
+OnTokens = Callable[[int, list[int]], None]
+
 # On a CPU a larger batch only outgrows the processor's cache; a GPU needs many rows to be busy.
 MAX_ROWS_CPU, MAX_ROWS_GPU = 32, 256
 
 
 def decode_pieces(
-    decoder: Decoder, pieces: Sequence[Piece], options: ResolvedOptions
+    decoder: Decoder, pieces: Sequence[Piece], options: ResolvedOptions, on_tokens: OnTokens | None = None
 ) -> Iterator[tuple[int, DecodedRequest]]:
     """Yield (index of the piece, its outcome) for every piece, in the order in which they finish.
+
+    The ids of the outcome begin with the piece's target prefix. `on_tokens(index, token_ids)` is told what the pieces
+    get, as they get it.
 
     Sorting by source length keeps the padding of a batch small; longest first, the batch that needs most memory comes
     before hours of work have gone into the others.
     """
     order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].source_ids))
-    owners: dict[int, int] = {}
-    # added group by group, so that each is padded to its own longest source
-    for start in range(0, len(order), decoder.max_rows):
-        group = order[start : start + decoder.max_rows]
-        owners.update(zip(_add(decoder, [pieces[i] for i in group], options), group, strict=True))
+    owners = dict(zip(add_pieces(decoder, [pieces[i] for i in order], options), order, strict=True))
     while decoder.alive:
         for emission in decoder.step():
+            piece = owners[emission.request]
+            if on_tokens is not None and emission.token_ids:
+                on_tokens(piece, emission.token_ids)
             if emission.finish_reason:
-                yield owners[emission.request], decoder.result(emission.request)
+                yield piece, _with_prefix(decoder.result(emission.request), pieces[piece].target_prefix)
+
+
+def add_pieces(decoder: Decoder, pieces: Sequence[Piece], options: ResolvedOptions) -> list[int]:
+    """Queue one request per piece; returns their ids."""
+    requests = []
+    # added group by group, so that each is padded to its own longest source
+    for start in range(0, len(pieces), decoder.max_rows):
+        requests += _add(decoder, pieces[start : start + decoder.max_rows], options)
+    return requests
 
 
 def _add(decoder: Decoder, pieces: Sequence[Piece], options: ResolvedOptions) -> list[int]:
     config = decoder.verifier.config
-    starts = [piece.start for piece in pieces]
+    seeds = [piece.seed for piece in pieces if piece.seed is not None]
+    states = [piece.encoder_states for piece in pieces if piece.encoder_states is not None]
     return decoder.add(
         SourceBatch.from_lists([piece.source_ids for piece in pieces], config.pad_token_id),
         options,
-        prompts=[[decoder_start(start, config)] for start in starts],
-        forced_first_tokens=[start.forced_first for start in starts],
+        prompts=[[decoder_start(piece.start, config), *piece.target_prefix] for piece in pieces],
+        forced_first_tokens=[piece.start.forced_first for piece in pieces],
+        seeds=seeds or None,
+        encoder_states=states or None,
     )
+
+
+def _with_prefix(outcome: DecodedRequest, target_prefix: list[int]) -> DecodedRequest:
+    if not target_prefix:
+        return outcome
+    hypotheses = [replace(one, token_ids=target_prefix + one.token_ids) for one in outcome.hypotheses]
+    return replace(outcome, hypotheses=hypotheses)
 
 
 def decoder_start(start: TargetStart, config: ModelConfig) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import warnings
-from collections.abc import Iterable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.config import resolve_options
@@ -19,33 +16,38 @@ from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
 from spec2seq.pipelines.collecting import Collector, Reporter
+from spec2seq.pipelines.devices import cpu_threads, find_device
 from spec2seq.pipelines.drafter_choice import choose_drafter
 from spec2seq.pipelines.id_inputs import unpadded_rows
 from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner, text_label
 from spec2seq.pipelines.splitting import SplitText
+from spec2seq.pipelines.streaming import check_streamable, only_texts, stream_texts, token_relay
+from spec2seq.pipelines.target_prefixes import give_prefixes
+from spec2seq.pipelines.text_inputs import checked_texts
 from spec2seq.tokenization import TargetStart, TextTokenizer
 from spec2seq.weights import load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Self, Unpack
 
     from spec2seq.config import GenerationOptions, ResolvedOptions
     from spec2seq.interfaces import Verifier
     from spec2seq.pipelines.arguments import GenerationArguments, LongInput
+    from spec2seq.pipelines.batching import OnTokens
     from spec2seq.pipelines.collecting import OnProgress, OnResult
     from spec2seq.pipelines.drafter_choice import MakeDrafter
     from spec2seq.pipelines.id_inputs import IdRows
     from spec2seq.pipelines.plans import Languages
     from spec2seq.pipelines.results import GenerationResult
+    from spec2seq.pipelines.streaming import TokenStreamer
+    from spec2seq.pipelines.target_prefixes import TargetPrefixes
     from spec2seq.types import DecodedRequest
     from spec2seq.weights import LoadedModel
 
 BACKENDS = ("torch",)
 # a model without a position table sets no limit of its own
 MAX_DRAFT_TOKENS = 1024
-# left behind by errors="surrogateescape" and by cutting UTF-16 in the middle of a character
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Pipeline:
@@ -102,7 +104,7 @@ class Pipeline:
         """
         if backend not in (*BACKENDS, "auto"):
             raise OptionError(f"backend={backend!r} does not exist; use {', '.join(BACKENDS)} or auto")
-        place = _device(device)
+        place = find_device(device)
         loaded = load_model(str(model), dtype=dtype)
         make_drafter = choose_drafter(drafter, loaded, dtype, place)
         return cls(loaded, TorchVerifier(loaded.network, place), make_drafter, num_threads)
@@ -142,8 +144,10 @@ class Pipeline:
         source_lang: Languages = None,
         target_lang: Languages = None,
         source_prefix: str = "",
+        target_prefix: TargetPrefixes = None,
         long_input: LongInput | None = None,
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        streamer: TokenStreamer | None = None,
         on_progress: OnProgress | None = None,
         on_result: OnResult | None = None,
         label: Callable[[int], str] = text_label,
@@ -156,10 +160,15 @@ class Pipeline:
             options: options shared by many calls; arguments beat them.
             source_lang, target_lang: language codes of the tokenizer, one for all texts or one for each.
             source_prefix: put in front of every text (of every piece of it), such as "summarize: " for a T5.
+            target_prefix: what the outputs begin with, to be continued: a text for all, or for each text a text, token
+                ids, or None. It does not count among the new tokens. A text stands behind the forced first token; ids
+                stand behind the decoder start, as transformers' decoder_input_ids do.
             long_input: what to do with a text longer than the model's positions. "split" cuts every text at newlines,
                 and at sentences and words where a line is too long; white space between the pieces is kept. "truncate"
                 drops the end with a warning; "error" raises. By default translation families split, others truncate.
             batch_tokens: most rows x (source + target) tokens in one batch; less needs less memory.
+            streamer: told the token ids as they are verified, prompt first, as transformers' `TextStreamer` and
+                `TextIteratorStreamer` expect it. For one text in one piece, without beams.
             on_progress: called with (number of finished texts, number of texts) after each one.
             on_result: called with (index, result) as texts finish, in any order.
             label: what messages call the text with an index; "text 1" and so on.
@@ -173,15 +182,65 @@ class Pipeline:
             InputError: a text cannot be used.
             NumericsError: the model produced NaN for a text; raised when all others are done, and holds their results.
         """
-        texts = _checked_texts(texts)
-        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label)
+        texts = checked_texts(texts)
+        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label, target_prefix)
         with self._lock:
-            resolved = self.options(options, **arguments)
-            is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
-            plans = self.plan(texts, resolved, text_options, is_start_said=is_start_said)
+            resolved, plans = self._planned(texts, options, arguments, text_options)
             collector = Collector(plans, self.tokenizer.decode, Reporter(on_progress, on_result))
-            self.decode(collector.pieces, resolved, collector.add, batch_tokens)
+            with token_relay(streamer, collector.pieces, len(plans), resolved, self.model.config) as on_tokens:
+                self.decode(collector.pieces, resolved, collector.add, batch_tokens, on_tokens)
         return collector.results(label)
+
+    def stream(
+        self,
+        text: str,
+        options: GenerationOptions | None = None,
+        *,
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        source_prefix: str = "",
+        target_prefix: str | Sequence[int] | None = None,
+        long_input: LongInput | None = None,
+        batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        **arguments: Unpack[GenerationArguments],
+    ) -> Generator[str, None, None]:
+        """Generate from one text and yield the output in parts, as soon as they are certain.
+
+        The parts, joined, are the text that `generate` returns. They end with whole words where there are spaces, and
+        with whole characters always. Closing the generator stops the work. Other calls may come between two parts.
+
+        Args:
+            text: one text; of a long one, piece after piece is told.
+            target_prefix: a text, or token ids.
+            options, source_lang, target_lang, source_prefix, long_input, batch_tokens, arguments: as for `generate`.
+
+        Raises:
+            OptionError, InputError, NumericsError: as for `generate`; OptionError also for beam search and several
+                samples, whose text is known only at the end.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"text is a {type(text).__name__}, not a str; pass several texts to stream_batch")
+        prefixes = None if target_prefix is None else [target_prefix]
+        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, target_prefix=prefixes)
+        return only_texts(self._stream([text], options, arguments, text_options, batch_tokens))
+
+    def stream_batch(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions | None = None,
+        *,
+        source_lang: Languages = None,
+        target_lang: Languages = None,
+        source_prefix: str = "",
+        target_prefix: TargetPrefixes = None,
+        long_input: LongInput | None = None,
+        batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        label: Callable[[int], str] = text_label,
+        **arguments: Unpack[GenerationArguments],
+    ) -> Generator[tuple[int, str], None, None]:
+        """The same from several texts at once: yields (index of the text, part of its output)."""
+        text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label, target_prefix)
+        return self._stream(checked_texts(texts), options, arguments, text_options, batch_tokens)
 
     def generate_ids(
         self,
@@ -190,18 +249,21 @@ class Pipeline:
         options: GenerationOptions | None = None,
         *,
         target_lang: Languages = None,
+        target_prefix: TargetPrefixes = None,
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        streamer: TokenStreamer | None = None,
         on_progress: OnProgress | None = None,
         on_result: OnResult | None = None,
         **arguments: Unpack[GenerationArguments],
     ) -> list[GenerationResult]:
-        """Generate from token ids, without any tokenizer unless `target_lang` is given.
+        """Generate from token ids, without any tokenizer unless `target_lang` or a text as `target_prefix` is given.
 
         Args:
             source_ids: one list per input with all the tokens the model expects (end of sequence, language), or a
                 tensor [B, S], padded on either side.
             attention_mask: 1 where an id is real; by default pad ids at the ends of a row are padding.
-            options, target_lang, batch_tokens, on_progress, on_result, arguments: as for `generate`.
+            options, target_lang, target_prefix, batch_tokens, streamer, on_progress, on_result, arguments: as for
+                `generate`.
 
         Returns:
             One result per input, in the same order; `token_ids` are what transformers' generate returns after the
@@ -219,8 +281,10 @@ class Pipeline:
                 InputPlan(SplitText(), [Piece(row, start)] if row else [])
                 for row, start in zip(rows, starts, strict=True)
             ]
+            self._give_prefixes(plans, TextOptions(target_lang=target_lang, target_prefix=target_prefix))
             collector = Collector(plans, None, Reporter(on_progress, on_result))
-            self.decode(collector.pieces, resolved, collector.add, batch_tokens)
+            with token_relay(streamer, collector.pieces, len(plans), resolved, self.model.config) as on_tokens:
+                self.decode(collector.pieces, resolved, collector.add, batch_tokens, on_tokens)
         return collector.results(lambda index: f"source_ids[{index}]")
 
     def plan(
@@ -234,7 +298,9 @@ class Pipeline:
         """The pieces of every text as the decoder will be asked for them; see `TextPlanner`."""
         forced = resolved.forced_first_tokens(len(texts))
         planner = TextPlanner(self.tokenizer, self.model.config, text_options, forced, is_start_said=is_start_said)
-        return planner.plan(texts)
+        plans = planner.plan(texts)
+        self._give_prefixes(plans, text_options)
+        return plans
 
     def decode(
         self,
@@ -242,16 +308,61 @@ class Pipeline:
         resolved: ResolvedOptions,
         take: Callable[[int, DecodedRequest], None],
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        on_tokens: OnTokens | None = None,
     ) -> None:
-        """Decode pieces and call `take(index, outcome)` for each when it is finished."""
+        """Decode pieces and call `take(index, outcome)` for each when it is finished.
+
+        `on_tokens(index, token_ids)` is called whenever a piece got new tokens.
+        """
+        with self._turn(batch_tokens):
+            if not pieces:
+                return
+            decoder = self._decoder(resolved, batch_tokens)
+            for piece, outcome in decode_pieces(decoder, pieces, resolved, on_tokens):
+                take(piece, outcome)
+
+    def _planned(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions | None,
+        arguments: GenerationArguments,
+        text_options: TextOptions,
+    ) -> tuple[ResolvedOptions, list[InputPlan]]:
+        resolved = self.options(options, **arguments)
+        is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
+        return resolved, self.plan(texts, resolved, text_options, is_start_said=is_start_said)
+
+    def _give_prefixes(self, plans: Sequence[InputPlan], text_options: TextOptions) -> None:
+        if text_options.target_prefix is not None:
+            has_language = text_options.names_target(len(plans))
+            prefixes, label = text_options.target_prefix, text_options.label
+            give_prefixes(plans, prefixes, has_language, self._encode_target, self.model.config, label)
+
+    def _encode_target(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer.encode_target(texts)
+
+    def _stream(
+        self,
+        texts: Sequence[str],
+        options: GenerationOptions | None,
+        arguments: GenerationArguments,
+        text_options: TextOptions,
+        batch_tokens: int,
+    ) -> Generator[tuple[int, str], None, None]:
+        with self._turn(batch_tokens):
+            resolved, plans = self._planned(texts, options, arguments, text_options)
+            check_streamable(resolved, "streaming")
+            decoder = self._decoder(resolved, batch_tokens)
+        turn = partial(self._turn, batch_tokens)
+        return stream_texts(decoder, plans, resolved, self.tokenizer.decode, turn, text_options.label)
+
+    @contextmanager
+    def _turn(self, batch_tokens: int) -> Iterator[None]:
+        """What holds while the model works: no other call does, and the threads are this pipeline's."""
         if batch_tokens < 1:
             raise OptionError(f"batch_tokens={batch_tokens} is not allowed: use 1 or more")
-        if not pieces:
-            return
-        with self._lock, _cpu_threads(self.num_threads), explained_memory_errors(batch_tokens):
-            decoder = self._decoder(resolved, batch_tokens)
-            for piece, outcome in decode_pieces(decoder, pieces, resolved):
-                take(piece, outcome)
+        with self._lock, cpu_threads(self.num_threads), explained_memory_errors(batch_tokens):
+            yield
 
     def _decoder(self, resolved: ResolvedOptions, batch_tokens: int) -> Decoder:
         drafter = None
@@ -283,46 +394,5 @@ class Pipeline:
         return TextPlanner(self.tokenizer, self.model.config, TextOptions(target_lang=target_lang), forced).starts
 
 
-def _checked_texts(texts: str | Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        texts = [texts]
-    if not isinstance(texts, Iterable):
-        raise InputError(f"texts is a {type(texts).__name__}; pass a str or several of them")
-    texts = list(texts)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"texts[{i}] is a {type(text).__name__}, not a str; pass token ids to generate_ids")
-        surrogate = _SURROGATE.search(text)
-        if surrogate:
-            raise InputError(
-                f"texts[{i}] holds {surrogate.group()!r} at character {surrogate.start()}, half a character that no "
-                "tokenizer takes; decode the bytes it came from as what they are, or with errors='replace'"
-            )
-    return texts
-
-
 def _says_start(options: GenerationOptions | None) -> bool:
     return options is not None and options.forced_bos_token_id is not None
-
-
-def _device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or "cpu")
-    except RuntimeError as error:
-        raise OptionError(f"device={name!r} does not exist; use cpu, cuda or cuda:0") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"device={name!r}: torch finds no CUDA device here; use cpu")
-    return device
-
-
-@contextmanager
-def _cpu_threads(num_threads: int | None) -> Iterator[None]:
-    """Run with so many CPU threads and put the caller's number back."""
-    before = torch.get_num_threads()
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        if num_threads is not None:
-            torch.set_num_threads(before)

@@ -14,8 +14,11 @@ from spec2seq.tokenization import TargetStart
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch import Tensor
+
     from spec2seq.config import ModelConfig
     from spec2seq.pipelines.arguments import LongInput
+    from spec2seq.pipelines.target_prefixes import TargetPrefixes
     from spec2seq.tokenization import TextTokenizer
 
     Languages = str | Sequence[str | None] | None
@@ -26,10 +29,21 @@ SPLITTING_FAMILIES = ("marian", "mbart", "m2m_100", "fairseq_transformer")
 
 @dataclass(frozen=True)
 class Piece:
-    """One request: source ids, and how its target begins."""
+    """One request.
+
+    Attributes:
+        source_ids: with all the tokens that the model expects.
+        start: how its target begins.
+        target_prefix: given target tokens behind the decoder start; where there are any, nothing is forced.
+        encoder_states: [S, D] of a source that was encoded elsewhere.
+        seed: what its random numbers come from; None leaves it to the options.
+    """
 
     source_ids: list[int]
     start: TargetStart
+    target_prefix: list[int] = field(default_factory=list)
+    encoder_states: Tensor | None = field(default=None, compare=False, repr=False)
+    seed: int | None = None
 
 
 @dataclass
@@ -52,6 +66,7 @@ class TextOptions:
     Attributes:
         source_lang, target_lang: one code for all texts, or one for each.
         label: what messages call the text with an index.
+        target_prefix: what the outputs begin with, see `target_prefixes.give_prefixes`.
     """
 
     source_lang: Languages = None
@@ -59,6 +74,11 @@ class TextOptions:
     source_prefix: str = ""
     long_input: LongInput | None = None
     label: Callable[[int], str] = text_label
+    target_prefix: TargetPrefixes = None
+
+    def names_target(self, num_texts: int) -> list[bool]:
+        """For each text, whether a target language is named."""
+        return [code is not None for code in _one_each(self.target_lang, num_texts, "target_lang")]
 
 
 class TextPlanner:
