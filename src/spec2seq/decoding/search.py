@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.recording import ScoreRecord
-    from spec2seq.interfaces import Cache, EncoderOutput, Verifier
+    from spec2seq.interfaces import Cache, Drafter, EncoderOutput, Verifier
     from spec2seq.types import DecoderOutput, DraftBlock, Emission, Scores, SourceBatch, Wanted
 
 
@@ -79,6 +79,7 @@ class Search(ABC):
         self.options = options
         self.rows_per_request = rows_per_request
         self.requests: list[Request] = []
+        self.drafter: Drafter | None = None
         self.processors = build_processors(options, is_beam=is_beam, forces_eos=is_beam, device=verifier.device)
         self._eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=verifier.device)
         self._cache: Cache | None = None
@@ -153,7 +154,9 @@ class Search(ABC):
         return encode_requests(self.verifier, requests, source)
 
     def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
-        """A place for searches with a drafter to show it the newcomers."""
+        """Show the drafter the newcomers."""
+        if self.drafter:
+            self.drafter.start(source, encoded)
 
     def _select_groups(self, groups: Tensor) -> None:
         """Keep the rows of these requests, in that order."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Request
     from spec2seq.decoding.state import Commitment
-    from spec2seq.interfaces import AcceptanceRule, Drafter, EncoderOutput, Verifier
-    from spec2seq.types import DecoderOutput, FinishReason, Origin, Scores, SourceBatch
+    from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
+    from spec2seq.types import DecoderOutput, FinishReason, Origin, Scores
 
 
 class _RowOutcome(NamedTuple):
@@ -106,10 +106,6 @@ class SpeculativeSearch(Search):
         forced = min(self.options.forced_eos_token_ids)
         is_last = self.state.lengths + acceptance.num_accepted == self.state.max_lengths - 1
         return Acceptance(acceptance.num_accepted, acceptance.next_tokens.masked_fill(is_last, forced))
-
-    def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
-        if self.drafter:
-            self.drafter.start(source, encoded)
 
     def _select_groups(self, groups: Tensor) -> None:
         super()._select_groups(groups)

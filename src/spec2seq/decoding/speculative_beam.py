@@ -64,7 +64,7 @@ class SpeculativeBeamSearch(BeamSearch):
 
     def __init__(self, verifier: Verifier, drafter: Drafter, options: ResolvedOptions, num_draft_tokens: int) -> None:
         super().__init__(verifier, options, rows_per_request=1)
-        self.drafter = drafter
+        self.drafter: Drafter = drafter
         self.num_draft_tokens = num_draft_tokens
         banned = torch.tensor(self.processors.static_bans, dtype=torch.long, device=verifier.device)
         self._never = torch.cat([self._eos, banned])
