@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from spec2seq.nn.sublayer import Sublayer, nan_parameter
+from spec2seq.nn.sublayer import Sublayer, nan_parameter, nan_projection
 
 if TYPE_CHECKING:
     from spec2seq.config import ModelConfig
@@ -49,9 +49,9 @@ class SelfAttention(Sublayer):
         inner = num_heads * head_dim
         self.num_heads, self.head_dim = num_heads, head_dim
         self.scale = head_dim**-0.5 if config.is_attention_scaled else 1.0
-        self.qkv_weight = nan_parameter(dtype, 3 * inner, config.d_model)
+        self.qkv_weight = nan_projection(dtype, 3 * inner, config.d_model)
         self.qkv_bias = nan_parameter(dtype, 3 * inner) if config.has_bias else None
-        self.output_weight = nan_parameter(dtype, config.d_model, inner)
+        self.output_weight = nan_projection(dtype, config.d_model, inner)
         self.output_bias = nan_parameter(dtype, config.d_model) if config.has_bias else None
         self.remember(self.qkv_weight, self.qkv_bias, self.output_weight, self.output_bias)
 
@@ -78,9 +78,9 @@ class CrossAttention(Sublayer):
         inner = config.decoder_heads * config.head_dim
         self.num_heads, self.head_dim = config.decoder_heads, config.head_dim
         self.scale = config.head_dim**-0.5 if config.is_attention_scaled else 1.0
-        self.query_weight = nan_parameter(dtype, inner, config.d_model)
+        self.query_weight = nan_projection(dtype, inner, config.d_model)
         self.query_bias = nan_parameter(dtype, inner) if config.has_bias else None
-        self.output_weight = nan_parameter(dtype, config.d_model, inner)
+        self.output_weight = nan_projection(dtype, config.d_model, inner)
         self.output_bias = nan_parameter(dtype, config.d_model) if config.has_bias else None
         self.remember(self.query_weight, self.query_bias, self.output_weight, self.output_bias)
 
@@ -101,7 +101,7 @@ class CrossProjection(nn.Module):
         super().__init__()
         self.shape = (config.decoder_layers, 2, config.decoder_heads, config.head_dim)
         rows = config.decoder_layers * 2 * config.decoder_heads * config.head_dim
-        self.weight = nan_parameter(dtype, rows, config.d_model)
+        self.weight = nan_projection(dtype, rows, config.d_model)
         self.bias = nan_parameter(dtype, rows) if config.has_bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from spec2seq.nn.attention import CrossAttention, SelfAttention
 from spec2seq.nn.positions import position_table
-from spec2seq.nn.sublayer import Norm, Sublayer, nan_parameter, without_infinities
+from spec2seq.nn.sublayer import Norm, Sublayer, nan_parameter, nan_projection, without_infinities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,9 @@ class FeedForward(Sublayer):
         self.activation = activation_function(config.activation)
         # T5 overflows fp16 here, so this product and the residuals after it are fp32, as in transformers.
         output_dtype = torch.float32 if self.clamps else dtype
-        self.input_weight = nan_parameter(dtype, inner * (2 if self.is_gated else 1), config.d_model)
+        self.input_weight = nan_projection(dtype, inner * (2 if self.is_gated else 1), config.d_model)
         self.input_bias = nan_parameter(dtype, inner) if config.has_bias else None
-        self.output_weight = nan_parameter(output_dtype, config.d_model, inner)
+        self.output_weight = nan_projection(output_dtype, config.d_model, inner)
         self.output_bias = nan_parameter(output_dtype, config.d_model) if config.has_bias else None
         self.remember(self.input_weight, self.input_bias, self.output_weight, self.output_bias)
 

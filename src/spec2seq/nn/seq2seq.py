@@ -12,7 +12,7 @@ from spec2seq.nn.attention import CrossProjection
 from spec2seq.nn.layers import DecoderLayer, EncoderLayer, InputEmbedding
 from spec2seq.nn.masks import Placement, decoder_mask, length_mask
 from spec2seq.nn.positions import RelativeBias
-from spec2seq.nn.sublayer import Norm, nan_parameter
+from spec2seq.nn.sublayer import Norm, nan_parameter, nan_projection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ class Seq2Seq(nn.Module):
         self.decoder = Decoder(config, target, dtype)
         self.cross = CrossProjection(config, dtype)
         is_tied = config.ties_output
-        self.output_weight = target if is_tied else nan_parameter(dtype, config.target_vocab_size, config.d_model)
+        self.output_weight = target if is_tied else nan_projection(dtype, config.target_vocab_size, config.d_model)
         self.output_bias = nan_parameter(dtype, config.target_vocab_size) if config.has_output_bias else None
         self._banned_bias: dict[tuple[int, ...], Tensor] = {}
 
