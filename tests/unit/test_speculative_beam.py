@@ -10,6 +10,7 @@ import torch
 from spec2seq.config import resolve_options
 from spec2seq.decoding.beam_search import BeamSearch
 from spec2seq.decoding.loop import Decoder
+from spec2seq.decoding.search_choice import make_search
 from spec2seq.decoding.speculative_beam import SpeculativeBeamSearch
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
@@ -296,7 +297,7 @@ class TestChoiceOfTheSearch:
 
     def search(self, drafter: Drafter | None, **options: Any) -> object:
         resolved = resolve_options({}, self.VERIFIER.config, None, {"num_beams": 3, **options})
-        return Decoder(self.VERIFIER, drafter)._make_search(resolved)
+        return make_search(self.VERIFIER, drafter, resolved)
 
     def test_speculation_is_chosen_only_where_it_is_asked_for(self) -> None:
         assert type(self.search(ConstantDrafter(5))) is BeamSearch

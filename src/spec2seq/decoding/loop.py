@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
 from spec2seq.decoding.admission import check_encoder_states, check_rows, check_source
-from spec2seq.decoding.beam_search import BeamSearch
 from spec2seq.decoding.noise import fresh_seed
 from spec2seq.decoding.recording import ScoreRecord, certain_scores, record_start_logits
 from spec2seq.decoding.samples import SampleGroup
-from spec2seq.decoding.sampling import SamplingSearch
 from spec2seq.decoding.search import Request
-from spec2seq.decoding.speculative import SpeculativeSearch
-from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, SpeculativeBeamSearch
+from spec2seq.decoding.search_choice import make_search, resolve_num_draft_tokens
 from spec2seq.errors import OptionError
 from spec2seq.types import DecodedRequest, Emission, SourceBatch
 
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Search
-    from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
+    from spec2seq.interfaces import Drafter, Verifier
     from spec2seq.types import FinishReason
 
 
@@ -158,8 +154,11 @@ class Decoder:
 
     def _check(self, options: ResolvedOptions) -> None:
         if options.num_beams > self.max_rows:
-            raise OptionError(f"num_beams={options.num_beams} exceeds max_rows={self.max_rows} of this decoder")
-        self._num_draft_tokens(options)
+            raise OptionError(
+                f"num_beams={options.num_beams} exceeds max_rows={self.max_rows} of this decoder; use fewer beams, or "
+                "more rows"
+            )
+        resolve_num_draft_tokens(self.drafter, options)
 
     def _decoder_start(self) -> int:
         start = self.verifier.config.decoder_start_token_id
@@ -239,7 +238,7 @@ class Decoder:
         if not self._waiting:
             return
         if self._search is None or not self._search.requests:
-            self._search = self._make_search(self._waiting[0].options)
+            self._search = make_search(self.verifier, self.drafter, self._waiting[0].options)
         search = self._search
         newcomers = self._newcomers(search)
         if not newcomers or (
@@ -271,45 +270,3 @@ class Decoder:
                 break
             newcomers.append(request)
         return newcomers
-
-    def _make_search(self, options: ResolvedOptions) -> Search:
-        if options.num_beams > 1:
-            return self._make_beam_search(options)
-        kind = SamplingSearch if options.do_sample else SpeculativeSearch
-        return kind(self.verifier, self.drafter, self._rule(options), options, self._num_draft_tokens(options))
-
-    def _make_beam_search(self, options: ResolvedOptions) -> Search:
-        num_draft_tokens = self._num_draft_tokens(options)
-        if self.drafter is None or num_draft_tokens == 0:
-            return BeamSearch(self.verifier, options)
-        return SpeculativeBeamSearch(self.verifier, self.drafter, options, num_draft_tokens)
-
-    def _rule(self, options: ResolvedOptions) -> AcceptanceRule:
-        if options.do_sample and not options.is_seeded:
-            return SpeculativeSampling()
-        if options.top_beta == 1:
-            return ExactMatch()
-        return TopBetaTolerance(
-            options.top_beta,
-            options.tau,
-            eos_token_ids=options.eos_token_ids,
-            pad_token_id=self.verifier.config.pad_token_id,
-            guard_eos=options.guard_eos,
-        )
-
-    def _num_draft_tokens(self, options: ResolvedOptions) -> int:
-        is_beam = options.num_beams > 1
-        if self.drafter is None or (is_beam and not options.speculative_beams):
-            return 0
-        if is_beam and self.drafter.hidden_layers:
-            raise OptionError(
-                "speculative_beams=True: this drafter reads the verifier's hidden states and cannot draft for beams; "
-                "pass speculative_beams=False, or another drafter"
-            )
-        if options.num_draft_tokens == "auto":
-            default = self.drafter.default_num_draft_tokens
-            return min(default, DEFAULT_NUM_DRAFT_TOKENS) if is_beam else default
-        count, limit = options.num_draft_tokens, self.drafter.max_draft_tokens
-        if limit is not None and count > limit:
-            raise OptionError(f"num_draft_tokens={count} exceeds the {limit} tokens this drafter can propose")
-        return count

@@ -1,0 +1,71 @@
+"""Which search, acceptance rule and number of draft tokens the options of a request mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
+from spec2seq.decoding.beam_search import BeamSearch
+from spec2seq.decoding.sampling import SamplingSearch
+from spec2seq.decoding.speculative import SpeculativeSearch
+from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, SpeculativeBeamSearch
+from spec2seq.errors import OptionError
+
+if TYPE_CHECKING:
+    from spec2seq.config import ResolvedOptions
+    from spec2seq.decoding.search import Search
+    from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
+
+
+def make_search(verifier: Verifier, drafter: Drafter | None, options: ResolvedOptions) -> Search:
+    """An empty search for requests with these options.
+
+    Raises:
+        OptionError: as `resolve_num_draft_tokens`.
+    """
+    num_draft_tokens = resolve_num_draft_tokens(drafter, options)
+    if options.num_beams > 1:
+        if drafter is None or num_draft_tokens == 0:
+            return BeamSearch(verifier, options)
+        return SpeculativeBeamSearch(verifier, drafter, options, num_draft_tokens)
+    kind = SamplingSearch if options.do_sample else SpeculativeSearch
+    return kind(verifier, drafter, _rule(options, verifier.config.pad_token_id), options, num_draft_tokens)
+
+
+def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions) -> int:
+    """How many tokens this drafter is asked for per round; 0 where nothing is to be drafted.
+
+    Raises:
+        OptionError: more than the drafter can propose, or a drafter that cannot draft for beams.
+    """
+    is_beam = options.num_beams > 1
+    if drafter is None or (is_beam and not options.speculative_beams):
+        return 0
+    if is_beam and drafter.hidden_layers:
+        raise OptionError(
+            "speculative_beams=True: this drafter reads the verifier's hidden states and cannot draft for beams; "
+            "pass speculative_beams=False, or another drafter"
+        )
+    if options.num_draft_tokens == "auto":
+        default = drafter.default_num_draft_tokens
+        return min(default, DEFAULT_NUM_DRAFT_TOKENS) if is_beam else default
+    count, limit = options.num_draft_tokens, drafter.max_draft_tokens
+    if limit is not None and count > limit:
+        raise OptionError(
+            f"num_draft_tokens={count} exceeds the {limit} tokens that this drafter can propose; use at most that"
+        )
+    return count
+
+
+def _rule(options: ResolvedOptions, pad_token_id: int) -> AcceptanceRule:
+    if options.do_sample and not options.is_seeded:
+        return SpeculativeSampling()
+    if options.top_beta == 1:
+        return ExactMatch()
+    return TopBetaTolerance(
+        options.top_beta,
+        options.tau,
+        eos_token_ids=options.eos_token_ids,
+        pad_token_id=pad_token_id,
+        guard_eos=options.guard_eos,
+    )
