@@ -319,6 +319,23 @@ def test_beams_say_that_the_drafter_is_unused(folders: dict[str, Path], marian: 
         marian.generate("x", num_beams=1, max_new_tokens=3)
 
 
+def test_speculative_beams_give_the_texts_and_scores_of_plain_ones(marian: Pipeline) -> None:
+    options: GenerationArguments = {"num_beams": 3, "num_return_sequences": 2, "output_scores": True}
+    with pytest.warns(UserWarning, match=r"--speculative-beams \(speculative_beams=True\) drafts for the same beams"):
+        plain = marian.generate(TEXTS, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = marian.generate(TEXTS, speculative_beams=True, **options)
+    for mine, theirs in zip(results, plain, strict=True):
+        assert (mine.text, mine.token_ids) == (theirs.text, theirs.token_ids)
+        assert mine.score == pytest.approx(theirs.score, abs=1e-4)
+        for one, other in zip(mine.alternatives, theirs.alternatives, strict=True):
+            assert one.token_ids == other.token_ids
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+    assert sum(result.stats.num_drafted for result in results) > 0 == sum(result.stats.num_drafted for result in plain)
+    assert sum(r.stats.num_rounds + r.stats.num_free_steps for r in results) == sum(r.stats.num_rounds for r in plain)
+
+
 def test_torch_settings_are_the_callers(folders: dict[str, Path]) -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     pipeline = Pipeline.from_pretrained(folders["t5"], num_threads=threads + 1)
