@@ -17,6 +17,8 @@ import gzip
 import json
 import sys
 import time
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,18 @@ import transformers
 
 from spec2seq import Pipeline
 from spec2seq.decoding.loop import Decoder
-from spec2seq.evaluation.exactness import FP32_TOLERANCE, top_two_margin
+from spec2seq.evaluation.exactness import FP32_TOLERANCE, first_difference, top_two_margin
 from spec2seq.evaluation.peers import TransformersPeer
-from spec2seq.tokenization import TextTokenizer
+from spec2seq.pipelines.results import sum_stats
 from spec2seq.types import SourceBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spec2seq.types import DecodedRequest
+
+    Run = Callable[[], list[Any]]
+    Record = dict[str, Any]
 
 BATCH_SIZES = (1, 16)
 MAX_TIES_PER_LINE = 2 / 1000
@@ -79,8 +86,7 @@ def differences(
     options = pipeline.options(num_beams=1)
     for line, (source, one, other) in enumerate(zip(sources, expected, outputs, strict=True)):
         if one != other:
-            shorter = min(len(one), len(other))
-            position = next((i for i in range(shorter) if one[i] != other[i]), shorter)
+            position = first_difference(one, other)
             margin = top_two_margin(pipeline.verifier, source, prompt, one[:position], options)
             found.append({"line": line, "position": position, "margin": margin})
     return found
@@ -89,11 +95,63 @@ def differences(
 def totals(results: list[DecodedRequest]) -> dict[str, float]:
     """Tokens per round and acceptance over all lines that did not run in circles."""
     stats = [result.stats for result in results if not result.stats.is_degenerate]
+    total = sum_stats(stats)
     return {
-        "tokens_per_round": sum(s.num_tokens for s in stats) / sum(s.num_rounds for s in stats),
-        "acceptance_rate": sum(s.num_accepted for s in stats) / max(1, sum(s.num_judged for s in stats)),
+        "tokens_per_round": total.tokens_per_round,
+        "acceptance_rate": total.acceptance_rate,
         "degenerate_lines": len(results) - len(stats),
     }
+
+
+def real_lines(tsv: Path, num_lines: int) -> list[str]:
+    with gzip.open(tsv, "rt", encoding="utf-8") as lines:
+        return [line.split("\t")[0] for line in islice(lines, num_lines)]
+
+
+def runs_to_compare(arguments: argparse.Namespace, plain: Pipeline, sources: list[list[int]]) -> dict[str, Run]:
+    """Every system but the one that all are compared with, by its name."""
+    drafters = {"prompt_lookup": "prompt_lookup"}
+    if arguments.small_model:
+        drafters["small_model"] = str(arguments.small_model)
+    runs: dict[str, Run] = {
+        "transformers greedy, batch 16": lambda: run_transformers(arguments.model, sources, 16),
+        "greedy, batch 16": lambda: run_ours(plain, sources, max_rows=16),
+    }
+    for name, drafter in drafters.items():
+        pipeline = Pipeline.from_pretrained(str(arguments.model), drafter=drafter)
+        for batch_size in BATCH_SIZES:
+            runs[f"{name}, batch {batch_size}"] = partial(run_ours, pipeline, sources, batch_size)
+    return runs
+
+
+def compare(label: str, run: Run, plain: Pipeline, sources: list[list[int]], expected: list[list[int]]) -> Record:
+    """Run a system, and say where its outputs part from the expected ones."""
+    start = time.perf_counter()
+    results = run()
+    seconds = time.perf_counter() - start
+    is_ours = not isinstance(results[0], list)
+    outputs = [result.hypotheses[0].token_ids for result in results] if is_ours else results
+    found = differences(plain, sources, expected, outputs)
+    record = {"system": label, "lines": len(sources), "differences": found, "seconds": seconds}
+    return record | totals(results) if is_ours else record
+
+
+def tell(record: Record) -> None:
+    """Print a comparison, its differences line by line."""
+    found = record["differences"]
+    told = f", {record['tokens_per_round']:.3f} tokens per round" if "tokens_per_round" in record else ""
+    num_identical = record["lines"] - len(found)
+    print(f"{record['system']}: {num_identical} identical{told}, {record['seconds']:.0f} s", flush=True)
+    for difference in found:
+        kind = "MISTAKE" if difference["margin"] > FP32_TOLERANCE else "near tie"
+        place = f"line {difference['line']}, token {difference['position']}"
+        print(f"  {kind}: {place}, margin {difference['margin']:.2e}")
+
+
+def is_exact(record: Record) -> bool:
+    found = record["differences"]
+    is_few = len(found) <= max(1, MAX_TIES_PER_LINE * record["lines"])
+    return is_few and all(difference["margin"] <= FP32_TOLERANCE for difference in found)
 
 
 def main() -> int:
@@ -101,49 +159,19 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(arguments.threads)
-    with gzip.open(arguments.tsv, "rt", encoding="utf-8") as lines:
-        texts = [line.split("\t")[0] for line in lines][: arguments.lines]
     plain = Pipeline.from_pretrained(str(arguments.model), drafter=None)
-    sources = TextTokenizer.from_folder(arguments.model, plain.model.config).encode(texts)
-    drafters = {"prompt_lookup": "prompt_lookup"}
-    if arguments.small_model:
-        drafters["small_model"] = str(arguments.small_model)
-    reference = run_ours(plain, sources, max_rows=1)
-    expected = [result.hypotheses[0].token_ids for result in reference]
-
-    runs: dict[str, Any] = {"transformers greedy, batch 16": lambda: run_transformers(arguments.model, sources, 16)}
-    runs["greedy, batch 16"] = lambda: run_ours(plain, sources, max_rows=16)
-    for name, drafter in drafters.items():
-        pipeline = Pipeline.from_pretrained(str(arguments.model), drafter=drafter)
-        for batch_size in BATCH_SIZES:
-            label = f"{name}, batch {batch_size}"
-            runs[label] = lambda pipeline=pipeline, batch_size=batch_size: run_ours(pipeline, sources, batch_size)
-
-    is_exact = True
+    sources = plain.tokenizer.encode(real_lines(arguments.tsv, arguments.lines))
+    expected = [result.hypotheses[0].token_ids for result in run_ours(plain, sources, max_rows=1)]
     print(f"{len(sources)} lines, {sum(map(len, expected))} tokens of greedy search at batch 1")
-    for label, run in runs.items():
-        start = time.perf_counter()
-        results = run()
-        seconds = time.perf_counter() - start
-        is_ours = not isinstance(results[0], list)
-        outputs = [result.hypotheses[0].token_ids for result in results] if is_ours else results
-        found = differences(plain, sources, expected, outputs)
-        mistakes = [difference for difference in found if difference["margin"] > FP32_TOLERANCE]
-        is_exact &= not mistakes and len(found) <= max(1, MAX_TIES_PER_LINE * len(sources))
-        record = {"system": label, "lines": len(sources), "differences": found, "seconds": seconds}
-        if is_ours:
-            record |= totals(results)
-        told = f", {record['tokens_per_round']:.3f} tokens per round" if is_ours else ""
-        print(f"{label}: {len(sources) - len(found)} identical{told}, {seconds:.0f} s", flush=True)
-        for difference in found:
-            kind = "MISTAKE" if difference in mistakes else "near tie"
-            place = f"line {difference['line']}, token {difference['position']}"
-            print(f"  {kind}: {place}, margin {difference['margin']:.2e}")
+    records = []
+    for label, run in runs_to_compare(arguments, plain, sources).items():
+        records.append(compare(label, run, plain, sources, expected))
+        tell(records[-1])
         if arguments.out:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             with arguments.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-    return 0 if is_exact else 1
+                file.write(json.dumps(records[-1]) + "\n")
+    return 0 if all(map(is_exact, records)) else 1
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq import Pipeline
-from spec2seq.evaluation.exactness import FP32_TOLERANCE, top_two_margin
+from spec2seq.evaluation.exactness import FP32_TOLERANCE, first_difference, top_two_margin
 from spec2seq.evaluation.release_rules import MAX_LENGTH, ReleaseRules, accepted_counts, decode_as_released
 from spec2seq.weights.fairseq import FairseqSources, convert_fairseq
 
@@ -125,8 +125,7 @@ def differences(reference: Reference, name: str, outputs: Sequence[Sequence[int]
     for line, (token_ids, text) in enumerate(zip(outputs, expected, strict=True)):
         ours, theirs = reference.text(token_ids).split(), text.split()
         if ours != theirs:
-            place = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
-            place = min(len(ours), len(theirs)) if place is None else place
+            place = first_difference(ours, theirs)
             margins.append(margin_at(reference, line, list(token_ids[:place])))
             print(f"  {name} line {line + 1}: differs from token {place + 1} on, margin {margins[-1]:.2e}")
     return margins

@@ -104,7 +104,9 @@ def compare_with_plain(
 
 def _check(pipeline: Pipeline, options: ResolvedOptions) -> None:
     if pipeline.make_drafter is None:
-        raise OptionError("there is no drafter, so nothing to compare with plain search; choose one")
+        raise OptionError(
+            "no drafter (drafter=None): nothing to compare with plain search; pass prompt_lookup or a drafter's folder"
+        )
     if options.num_beams > 1 or options.top_beta > 1 or options.do_sample:
         said = f"num_beams={options.num_beams}, top_beta={options.top_beta}, do_sample={options.do_sample}"
         raise OptionError(
@@ -126,11 +128,16 @@ def _decode(
 def _difference(
     line: int, piece: Piece, plain: list[int], speculative: list[int], verifier: Verifier, options: ResolvedOptions
 ) -> Difference:
-    shorter = min(len(plain), len(speculative))
-    position = next((i for i in range(shorter) if plain[i] != speculative[i]), shorter)
+    position = first_difference(plain, speculative)
     prompt = [decoder_start(piece.start, verifier.config)]
     margin = top_two_margin(verifier, piece.source_ids, prompt, plain[:position], options)
     return Difference(line, position, _at(plain, position), _at(speculative, position), margin)
+
+
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
+    """Index of the first item in which two sequences differ: the shorter one's length where it begins the other."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 def _at(tokens: Sequence[int], position: int) -> int | None:
