@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from spec2seq.types import Wanted
+from spec2seq.types import SourceBatch, Wanted
 from tests.families import FAMILIES
 from tests.parity.conftest import in_order, random_ids
 
@@ -117,7 +117,9 @@ def test_rolling_back_forgets(pair: Pair) -> None:
 
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("rows", [1, 3])
-def test_stale_slots_are_never_read(pair: Pair, poison: float, rows: int) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_stale_slots_are_never_read(name: str, poison: float, rows: int, make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(name, "float32")
     tokens, encoded = random_ids(rows, 9, seed=2), pair.encode().select_rows(torch.arange(rows))
     past = torch.tensor([5, 2, 3])[:rows]
     positions = past[:, None] + torch.arange(3)
@@ -200,6 +202,15 @@ def test_pads_inside_a_target_take_no_position(name: str, make_pair: Callable[..
     first = pair.logits(tokens[:, :1], in_order(3, 1), cache, encoded)
     rest = pair.logits(tokens[:, 1:], in_order(3, 6)[:, 1:], cache, encoded)
     pair.assert_close(torch.cat([first, rest], dim=1), torch.cat(theirs, dim=1))
+
+
+@pytest.mark.parametrize("name", ["m2m100", "nllb"])
+def test_pads_inside_a_source_take_no_position(name: str, make_pair: Callable[..., Pair]) -> None:
+    pair = make_pair(name)
+    ids = random_ids(2, 6, seed=1)
+    ids[0, 2] = ids[1, 4] = pair.verifier.config.pad_token_id
+    theirs = pair.hf.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    pair.assert_close(pair.verifier.encode(SourceBatch(ids, torch.tensor([6, 6]))).hidden, theirs)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
