@@ -333,8 +333,15 @@ class TestBrokenNumbers:
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
     @pytest.mark.parametrize(
         "options",
-        [{}, {"repetition_penalty": 1.3}, {"output_scores": True}, {"top_beta": 3}, {"num_beams": 3}],
-        ids=["plain", "processed", "scored", "relaxed", "beams"],
+        [
+            {},
+            {"repetition_penalty": 1.3},
+            {"output_scores": True},
+            {"top_beta": 3},
+            {"num_beams": 3},
+            {"num_beams": 3, "speculative_beams": True},
+        ],
+        ids=["plain", "processed", "scored", "relaxed", "beams", "speculative_beams"],
     )
     def test_they_end_their_row_and_leave_its_neighbours_alone(
         self, bart: Pair, options: dict[str, Any], value: float, monkeypatch: pytest.MonkeyPatch

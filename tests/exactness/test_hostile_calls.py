@@ -188,6 +188,7 @@ class TestMixing:
             {"num_draft_tokens": 3},
             {"num_beams": 3},
             {"num_draft_tokens": 0, "max_new_tokens": 7},
+            {"num_beams": 2, "speculative_beams": True, "num_draft_tokens": 3},
             {"do_sample": True, "seed": 4, "num_draft_tokens": 2},
             {"num_draft_tokens": 6, "no_repeat_ngram_size": 2, "eos_token_id": [8, 9]},
             {"num_draft_tokens": 3},
