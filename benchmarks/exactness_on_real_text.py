@@ -27,7 +27,8 @@ import transformers
 
 from spec2seq import Pipeline
 from spec2seq.decoding.loop import Decoder
-from spec2seq.evaluation.exactness import FP32_TOLERANCE, first_difference, top_two_margin
+from spec2seq.evaluation.exactness import first_difference, top_two_margin
+from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.evaluation.peers import TransformersPeer
 from spec2seq.pipelines.results import sum_stats
 from spec2seq.types import SourceBatch

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq import Pipeline
-from spec2seq.evaluation.exactness import FP32_TOLERANCE, first_difference, top_two_margin
+from spec2seq.evaluation.exactness import first_difference, top_two_margin
+from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.evaluation.release_rules import MAX_LENGTH, ReleaseRules, accepted_counts, decode_as_released
 from spec2seq.weights.fairseq import FairseqSources, convert_fairseq
 

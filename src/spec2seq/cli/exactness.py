@@ -22,6 +22,7 @@ from spec2seq.cli.options import (
     chosen_drafter,
     with_generation_options,
 )
+from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def exactness(
             help="Differences where the two best scores are no further apart than this are near ties, in nats; the "
             "default is for float32.",
         ),
-    ] = 1e-4,
+    ] = FP32_TOLERANCE,
     source_lang: SourceLangOption = None,
     target_lang: TargetLangOption = None,
     source_prefix: SourcePrefixOption = "",

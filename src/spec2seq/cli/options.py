@@ -11,6 +11,7 @@ import typer
 
 from spec2seq.config import OPTION_NAMES, option_info
 from spec2seq.errors import OptionError
+from spec2seq.pipelines.arguments import LongInput  # noqa: TC001 (typer evaluates the annotations)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ SourcePrefixOption = Annotated[
     str, typer.Option("--source-prefix", metavar="TEXT", help='Put in front of every line, as in "summarize: ".')
 ]
 LongInputOption = Annotated[
-    Literal["split", "truncate", "error"] | None,
+    LongInput | None,
     typer.Option(
         "--long-input",
         help="What to do with lines longer than the model's positions. Default: split for translation models, "

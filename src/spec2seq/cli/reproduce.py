@@ -9,6 +9,7 @@ import typer
 
 # typer evaluates the annotations
 from spec2seq.cli.options import DeviceOption, DtypeOption, ModelOption, RequiredInputOption  # noqa: TC001
+from spec2seq.evaluation.release_rules import ReleaseRules, accepted_counts, decode_as_released
 
 
 def reproduce(
@@ -24,11 +25,13 @@ def reproduce(
         int | None,
         typer.Option("--num-draft-tokens", metavar="N", min=0, help="Slots per round; 0 is greedy. Default: its own."),
     ] = None,
-    top_beta: Annotated[int, typer.Option("--top-beta", metavar="N", min=1, help="1 is exact.")] = 1,
-    tau: Annotated[float, typer.Option("--tau", metavar="X", min=0.0, help="Tolerance in nats.")] = 0.0,
+    top_beta: Annotated[
+        int, typer.Option("--top-beta", metavar="N", min=1, help="1 is exact.")
+    ] = ReleaseRules.top_beta,
+    tau: Annotated[float, typer.Option("--tau", metavar="X", min=0.0, help="Tolerance in nats.")] = ReleaseRules.tau,
     max_length: Annotated[
         int, typer.Option("--max-length", metavar="N", min=1, help="Most tokens of an output.")
-    ] = 200,
+    ] = ReleaseRules.max_length,
     num_rows: Annotated[
         int, typer.Option("--rows", metavar="N", min=1, help="Lines per batch; the released script has one.")
     ] = 1,
@@ -40,7 +43,6 @@ def reproduce(
     Differs from `generate` in small rules only: see the page on the SpecDec release.
     """
     from spec2seq.cli.lines import open_lines
-    from spec2seq.evaluation.release_rules import ReleaseRules, accepted_counts, decode_as_released
     from spec2seq.pipelines import Pipeline
     from spec2seq.weights.fairseq import DRAFTER_FOLDER
 

@@ -9,6 +9,7 @@ import torch
 
 from spec2seq.decoding.processors import QueryContext, build_processors
 from spec2seq.errors import NumericsError, OptionError
+from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decoder_start
 from spec2seq.pipelines.results import sum_stats
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.pipelines.plans import Piece, TextOptions
     from spec2seq.types import RequestStats
-
-# One product over many rows is not bit-equal to many products over one: in fp32, differences where the two best scores
-# are closer than this are ties, not mistakes.
-FP32_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spec2seq.config import GenerationOptions
-from spec2seq.decoding.loop import Decoder
 from spec2seq.errors import OptionError
-from spec2seq.types import SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,6 +80,10 @@ def decode_as_released(
     Raises:
         OptionError: there is no drafter, or the model has too few positions.
     """
+    # the rules are defaults of flags, and --help must not load torch
+    from spec2seq.decoding.loop import Decoder
+    from spec2seq.types import SourceBatch
+
     if rules.num_draft_tokens and pipeline.make_drafter is None:
         raise OptionError(f"num_draft_tokens={rules.num_draft_tokens} needs a drafter; give one, or use 0")
     drafter = pipeline.make_drafter() if pipeline.make_drafter and rules.num_draft_tokens else None

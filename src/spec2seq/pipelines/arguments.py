@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LongInput = Literal["split", "truncate", "error"]
-LONG_INPUT_CHOICES: tuple[LongInput, ...] = ("split", "truncate", "error")
+LONG_INPUT_CHOICES: tuple[LongInput, ...] = get_args(LongInput)
 DEFAULT_BATCH_TOKENS = 16384
 
 
