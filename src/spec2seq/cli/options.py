@@ -11,7 +11,7 @@ import typer
 
 from spec2seq.config import OPTION_NAMES, option_info
 from spec2seq.errors import OptionError
-from spec2seq.pipelines.arguments import LongInput  # noqa: TC001 (typer evaluates the annotations)
+from spec2seq.pipelines.arguments import LongInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
