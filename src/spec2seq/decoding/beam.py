@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from spec2seq.decoding.state import grown_width
 from spec2seq.types import Hypothesis
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def advance(state: BeamState, values: Tensor, ids: Tensor, settings: BeamSetting
         ids: [G, K, C] their token ids. C is `settings.num_candidates`, or the whole vocabulary if that is smaller.
         settings: the same in all steps.
     """
-    state = state.widened(-(-(int(state.lengths.max()) + 1) // 64) * 64)
+    state = state.widened(grown_width(int(state.lengths.max()) + 1))
     candidates = _best_candidates(state, values, ids, settings)
     # Continuations that end are put behind all others; there are always enough of these, except at the last position.
     scores, picks = _best(candidates.scores + candidates.ends * _NOT_YET, settings.num_beams)

@@ -115,7 +115,7 @@ class SpeculativeSearch(Search):
     def _book(
         self, num_drafted: Tensor, num_fitted: Tensor, commitment: Commitment, is_broken: Tensor
     ) -> list[Emission]:
-        """Move the round's outcome to the host (the one synchronisation of the round) and hand it to the requests."""
+        """Move the round's outcome to the host, all of it in one transfer, and hand it to the requests."""
         counts = [commitment.num_tokens, commitment.num_accepted, num_drafted, num_fitted]
         flags = [commitment.is_ended.long(), is_broken.long()]
         table = torch.cat([torch.stack(counts + flags, dim=1), commitment.tokens], dim=1).tolist()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from spec2seq.types import Acceptance
 
+GROWTH = 64  # few enough that little is computed on stale ids, so many that copying is rare
+
 
 @dataclass(frozen=True)
 class VerifyInput:
@@ -139,11 +141,11 @@ class DecodeState:
         return VerifyInput(tokens, positions, pending + draft.lengths, queries)
 
     def reserve(self, num_tokens: int) -> DecodeState:
-        """Make room for `num_tokens` more ids behind the longest row (grows in steps of 64)."""
+        """Make room for `num_tokens` more ids behind the longest row, in steps of `GROWTH`."""
         needed = int(self.lengths.max()) + num_tokens
         if needed <= self.tokens.shape[1]:
             return self
-        return replace(self, tokens=_widen(self.tokens, -(-needed // 64) * 64))
+        return replace(self, tokens=_widen(self.tokens, grown_width(needed)))
 
     def commit(
         self, draft: DraftBlock, acceptance: Acceptance, eos_token_ids: Tensor
@@ -174,6 +176,11 @@ class DecodeState:
             replace(state, lengths=lengths, cached=lengths - 1),
             Commitment(emitted, num_tokens, accepted, is_ended),
         )
+
+
+def grown_width(needed: int) -> int:
+    """The width that a buffer of at least `needed` token ids gets."""
+    return -(-needed // GROWTH) * GROWTH
 
 
 def _widen(tokens: Tensor, width: int) -> Tensor:
