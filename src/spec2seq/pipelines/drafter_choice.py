@@ -66,7 +66,7 @@ def _spec(folder: Path, verifier: LoadedModel, dtype: str, device: torch.device)
     from spec2seq.drafters.spec import SpecDrafter
 
     drafter = load_drafter(folder, dtype)
-    found = VerifierFingerprint.of(Path(verifier.path), verifier.config)
+    found = VerifierFingerprint.of(Path(verifier.path), verifier.config, verifier.tensors)
     check_verifier(folder, drafter.verifier, Path(verifier.path), found)
     network = drafter.network.to(device)
     return lambda: SpecDrafter(network)

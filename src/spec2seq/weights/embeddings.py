@@ -10,6 +10,7 @@ import torch
 from spec2seq.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -40,8 +41,16 @@ class Embeddings:
     is_output_tied: bool
 
     @classmethod
-    def find(cls, stored: dict[str, Read], config: ModelConfig, folder: Path) -> Embeddings:
+    def find(
+        cls, stored: Mapping[str, Read], config: ModelConfig, folder: Path | str, *, is_live: bool = False
+    ) -> Embeddings:
         """Tell from the stored tensors what is tied: files keep any one of several equal tensors, or all.
+
+        Args:
+            stored: the tensors.
+            config: of the model.
+            folder: what messages call their home.
+            is_live: tied are only tensors that are one in memory; equal ones may part later.
 
         Raises:
             CheckpointError: one is missing, has the wrong shape, or is a copy of nothing.
@@ -55,11 +64,12 @@ class Embeddings:
         if is_output_free:
             raise CheckpointError(f"the weights in {folder} lack {OUTPUT}, and config.json says that it is not tied")
         output = tensors.get(OUTPUT, target)
-        found = cls(source, target, output, frozenset(names), _equal(source, target), _equal(output, target))
+        is_one = _same_memory if is_live else _equal
+        found = cls(source, target, output, frozenset(names), is_one(source, target), is_one(output, target))
         found._check(tensors, config, folder)
         return found
 
-    def _check(self, tensors: dict[str, Tensor], config: ModelConfig, folder: Path) -> None:
+    def _check(self, tensors: dict[str, Tensor], config: ModelConfig, folder: Path | str) -> None:
         if SHARED in tensors and not any(_equal(tensors[SHARED], x) for x in (self.source, self.target)):
             raise CheckpointError(
                 f"{SHARED} in {folder} equals neither {SOURCE} nor {TARGET}: the file is damaged or of another model"
@@ -72,6 +82,12 @@ class Embeddings:
                     f"{[size, config.d_model]}: the files do not belong together"
                 )
 
+    def lend(self, network: Seq2Seq) -> None:
+        """Let a network whose configuration says what is tied have these very tensors."""
+        network.decoder.embedding.tokens.data = self.target
+        network.encoder.embedding.tokens.data = self.source
+        network.output_weight.data = self.output
+
     def fill(self, network: Seq2Seq) -> None:
         """Copy them into a network whose configuration says what is tied."""
         network.decoder.embedding.tokens.data.copy_(self.target)
@@ -81,11 +97,15 @@ class Embeddings:
             network.output_weight.data.copy_(self.output)
 
 
-def _first(tensors: dict[str, Tensor], names: tuple[str, ...], folder: Path) -> Tensor:
+def _first(tensors: dict[str, Tensor], names: tuple[str, ...], folder: Path | str) -> Tensor:
     for name in names:
         if name in tensors:
             return tensors[name]
     raise CheckpointError(f"the weights in {folder} lack {names[0]}: the file is incomplete or of another model")
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.data_ptr() == other.data_ptr()
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -14,9 +14,11 @@ from spec2seq.errors import CheckpointError, DrafterMismatchError
 from spec2seq.weights.tensors import open_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from spec2seq.config import ModelConfig
+    from spec2seq.weights.tensors import Read
 
 _JSON_FILES = ("vocab.json", "target_vocab.json", "tokenizer.json")
 _BYTE_FILES = (
@@ -50,8 +52,8 @@ class VerifierFingerprint:
     weights: str
 
     @classmethod
-    def of(cls, folder: Path, config: ModelConfig) -> VerifierFingerprint:
-        """Of a model folder.
+    def of(cls, folder: Path, config: ModelConfig, tensors: Mapping[str, Read] | None = None) -> VerifierFingerprint:
+        """Of a model folder, or of the vocabulary there and other weights.
 
         Raises:
             CheckpointError: a vocabulary or weight file is damaged.
@@ -64,7 +66,7 @@ class VerifierFingerprint:
             config.decoder_start_token_id,
             config.eos_token_ids,
             {name: digest for name, digest in digests.items() if digest},
-            weights_fingerprint(folder),
+            weights_fingerprint(folder, tensors),
         )
 
     @property
@@ -127,16 +129,17 @@ def file_fingerprint(file: Path) -> str | None:
     return _digest(content)
 
 
-def weights_fingerprint(folder: Path) -> str:
-    """Of the weights inside the layers of a model folder, from a few numbers of each tensor as bf16.
+def weights_fingerprint(folder: Path, tensors: Mapping[str, Read] | None = None) -> str:
+    """Of the weights inside the layers of a model folder, or of given ones, from a few numbers of each tensor as bf16.
 
     Training changes every number; what is tied, or computed and stored as well, differs between file formats and is
     left out.
     """
     digest = hashlib.sha256()
-    tensors = {name.removeprefix("model."): read for name, read in open_tensors(folder).items()}
-    for name in sorted(name for name in tensors if ".layers." in name or ".block." in name):
-        values = tensors[name]().flatten()
+    stored = open_tensors(folder) if tensors is None else tensors
+    stored = {name.removeprefix("model."): read for name, read in stored.items()}
+    for name in sorted(name for name in stored if ".layers." in name or ".block." in name):
+        values = stored[name]().flatten()
         sample = torch.cat([values[:_SAMPLE], values[-_SAMPLE:]]).to(torch.bfloat16)
         digest.update(f"{name} {len(values)} ".encode() + sample.view(torch.int16).numpy().tobytes())
     return digest.hexdigest()[:12]

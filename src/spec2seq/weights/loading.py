@@ -16,6 +16,7 @@ from spec2seq.weights.registry import read_folder
 from spec2seq.weights.tensors import open_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from spec2seq.config import ModelConfig
@@ -45,8 +46,9 @@ class LoadedModel:
 
     Attributes:
         generation: the checkpoint's generation settings, with transformers' names.
-        path: its folder.
+        path: its folder; of a model that somebody else loaded, its name, which may be no folder.
         name: what the caller called it.
+        tensors: the stored tensors, where they are not those in the folder.
     """
 
     config: ModelConfig
@@ -54,6 +56,7 @@ class LoadedModel:
     generation: dict[str, Any]
     path: Path
     name: str
+    tensors: Mapping[str, Read] | None = None
 
 
 def load_model(name_or_path: str | Path, dtype: str = "float32") -> LoadedModel:
@@ -79,11 +82,22 @@ def load_model(name_or_path: str | Path, dtype: str = "float32") -> LoadedModel:
     network = Seq2Seq(config, DTYPES[dtype])
     embeddings.fill(network)
     rest = {name: read for name, read in stored.items() if name not in embeddings.names and name not in family.ignored}
-    _fill(network, family.slots(config), rest, folder)
+    fill(network, family.slots(config), rest, folder)
     return LoadedModel(config, network, generation, folder, str(name_or_path))
 
 
-def _fill(network: Seq2Seq, slots: dict[str, Slot], stored: dict[str, Read], folder: Path) -> None:
+def fill(network: Seq2Seq, slots: Mapping[str, Slot], stored: Mapping[str, Read], folder: Path | str) -> None:
+    """Copy every stored tensor, embeddings apart, to its place.
+
+    Args:
+        network: its parameters are overwritten.
+        slots: place of every tensor.
+        stored: the tensors.
+        folder: what messages call their home.
+
+    Raises:
+        CheckpointError: one is missing, unknown, or of the wrong shape.
+    """
     parameters = dict(network.named_parameters())
     missing = [name for name in slots if name not in stored and slots[name].parameter not in _OPTIONAL]
     if missing:
@@ -104,10 +118,17 @@ def _fill(network: Seq2Seq, slots: dict[str, Slot], stored: dict[str, Read], fol
         raise CheckpointError(f"the weights in {folder} hold {listing(unused)}, which such a model does not have")
 
 
-def _copy(parameters: dict[str, torch.nn.Parameter], slot: Slot, tensor: Tensor, name: str, folder: Path) -> None:
+def part_of(parameters: Mapping[str, torch.nn.Parameter], slot: Slot) -> Tensor:
+    """The memory of a slot: some rows of a parameter."""
     parameter = parameters[slot.parameter]
     rows = parameter.shape[0] // slot.parts
-    target = parameter.data.narrow(0, slot.part * rows, rows)
+    return parameter.data.narrow(0, slot.part * rows, rows)
+
+
+def _copy(
+    parameters: Mapping[str, torch.nn.Parameter], slot: Slot, tensor: Tensor, name: str, folder: Path | str
+) -> None:
+    target = part_of(parameters, slot)
     if name == "final_logits_bias":
         tensor = tensor.reshape(-1)
     if tensor.shape != target.shape:
@@ -118,7 +139,7 @@ def _copy(parameters: dict[str, torch.nn.Parameter], slot: Slot, tensor: Tensor,
     target.copy_(tensor)
 
 
-def _check_table(table: Tensor, stored: Tensor, name: str, folder: Path) -> None:
+def _check_table(table: Tensor, stored: Tensor, name: str, folder: Path | str) -> None:
     rows = min(len(table), len(stored))
     tolerance = max(_TABLE_TOLERANCE[table.dtype], _TABLE_TOLERANCE.get(stored.dtype, 0.0))
     is_same_width = stored.shape[1:] == table.shape[1:]

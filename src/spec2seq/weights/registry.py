@@ -12,6 +12,8 @@ from spec2seq.weights.checkpoint import read_generation_settings, read_json, ten
 from spec2seq.weights.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spec2seq.config import ModelConfig
     from spec2seq.weights.family import Family
 
@@ -47,9 +49,26 @@ def read_folder(folder: Path) -> tuple[Family, ModelConfig, dict[str, Any]]:
         CheckpointError: a damaged file.
     """
     config = read_json(folder / "config.json")
-    family = _family(folder, config)
+    _family(folder, config)
     generation = read_generation_settings(folder, config)
-    return family, family.read_config(Settings(config, generation)), generation
+    return *read_settings(folder, config, generation), generation
+
+
+def read_settings(
+    name: Path | str, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[Family, ModelConfig]:
+    """Family and configuration of a model.
+
+    Args:
+        name: what messages call it.
+        config, generation: its config.json and generation settings.
+
+    Raises:
+        UnsupportedModelError: another family or kind of model.
+        CheckpointError: a setting of the wrong type.
+    """
+    family = _family(name, config)
+    return family, family.read_config(Settings(config, generation))
 
 
 def read_model_config(path: Path | str) -> tuple[ModelConfig, dict[str, Any]]:
@@ -67,7 +86,7 @@ def read_model_config(path: Path | str) -> tuple[ModelConfig, dict[str, Any]]:
     return config, generation
 
 
-def _family(folder: Path, config: dict[str, Any]) -> Family:
+def _family(folder: Path | str, config: Mapping[str, Any]) -> Family:
     kind = config.get("model_type")
     if kind == DRAFTER_TYPE:
         raise UnsupportedModelError(
