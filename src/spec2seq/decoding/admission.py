@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -27,11 +27,7 @@ def check_source(source: SourceBatch, config: ModelConfig) -> None:
         raise InputError(f"a source of {longest} tokens exceeds the {limit} positions of the model; shorten it")
     is_real = torch.arange(source.ids.shape[1], device=source.ids.device) < source.lengths[:, None]
     wrong = source.ids[is_real & ((source.ids < 0) | (source.ids >= config.source_vocab_size))]
-    if len(wrong):
-        raise InputError(
-            f"a source holds {int(wrong[0])}, but the source vocabulary has {config.source_vocab_size} tokens; "
-            "use ids of this model's tokenizer"
-        )
+    check_ids("a source holds", wrong[:1].tolist(), "source", config)
 
 
 def check_rows(
@@ -58,9 +54,9 @@ def check_rows(
             raise InputError(
                 "a prompt of 0 tokens gives the model nothing to go on; begin with the decoder start token"
             )
-        _check_ids("a prompt holds", prompt, config)
+        check_ids("a prompt holds", prompt, "target", config)
     forced = [token_id for token_id in forced_first_tokens or () if token_id is not None]
-    _check_ids("a forced first token is", forced, config)
+    check_ids("a forced first token is", forced, "target", config)
     for budget in budgets or ():
         if budget < 1:
             raise OptionError(f"a budget of {budget} new tokens is not allowed: use 1 or more, or leave the source out")
@@ -80,10 +76,12 @@ def check_encoder_states(
         )
 
 
-def _check_ids(subject: str, token_ids: Sequence[int], config: ModelConfig) -> None:
-    wrong = [token_id for token_id in token_ids if not 0 <= token_id < config.target_vocab_size]
+def check_ids(subject: str, token_ids: Sequence[int], side: Literal["source", "target"], config: ModelConfig) -> None:
+    """Raises InputError for an id outside the vocabulary of that side; `subject` says, with its verb, where it is."""
+    vocab_size = config.source_vocab_size if side == "source" else config.target_vocab_size
+    wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     if wrong:
         raise InputError(
-            f"{subject} {wrong[0]}, but the target vocabulary has {config.target_vocab_size} tokens; "
+            f"{subject} {wrong[0]}, but the {side} vocabulary has {vocab_size} tokens; "
             "use ids of this model's tokenizer"
         )

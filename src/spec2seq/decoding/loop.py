@@ -158,7 +158,7 @@ class Decoder:
                 f"num_beams={options.num_beams} exceeds max_rows={self.max_rows} of this decoder; use fewer beams, or "
                 "more rows"
             )
-        resolve_num_draft_tokens(self.drafter, options)
+        resolve_num_draft_tokens(self.drafter, options, self.verifier.config)
 
     def _decoder_start(self) -> int:
         start = self.verifier.config.decoder_start_token_id

@@ -12,9 +12,12 @@ from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, Specula
 from spec2seq.errors import OptionError
 
 if TYPE_CHECKING:
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.config import ModelConfig, ResolvedOptions
     from spec2seq.decoding.search import Search
     from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
+
+# a model without a position table sets no limit of its own
+MAX_DRAFT_TOKENS = 1024
 
 
 def make_search(verifier: Verifier, drafter: Drafter | None, options: ResolvedOptions) -> Search:
@@ -23,7 +26,7 @@ def make_search(verifier: Verifier, drafter: Drafter | None, options: ResolvedOp
     Raises:
         OptionError: as `resolve_num_draft_tokens`.
     """
-    num_draft_tokens = resolve_num_draft_tokens(drafter, options)
+    num_draft_tokens = resolve_num_draft_tokens(drafter, options, verifier.config)
     if options.num_beams > 1:
         if drafter is None or num_draft_tokens == 0:
             return BeamSearch(verifier, options)
@@ -32,11 +35,12 @@ def make_search(verifier: Verifier, drafter: Drafter | None, options: ResolvedOp
     return kind(verifier, drafter, _rule(options, verifier.config.pad_token_id), options, num_draft_tokens)
 
 
-def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions) -> int:
+def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions, config: ModelConfig) -> int:
     """How many tokens this drafter is asked for per round; 0 where nothing is to be drafted.
 
     Raises:
-        OptionError: more than the drafter can propose, or a drafter that cannot draft for beams.
+        OptionError: more than the drafter can propose or the model, of this configuration, has positions for; or a
+            drafter that cannot draft for beams.
     """
     is_beam = options.num_beams > 1
     if drafter is None or (is_beam and not options.speculative_beams):
@@ -49,12 +53,13 @@ def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions) 
     if options.num_draft_tokens == "auto":
         default = drafter.default_num_draft_tokens
         return min(default, DEFAULT_NUM_DRAFT_TOKENS) if is_beam else default
-    count, limit = options.num_draft_tokens, drafter.max_draft_tokens
-    if limit is not None and count > limit:
+    limit = drafter.max_draft_tokens or config.max_target_positions or MAX_DRAFT_TOKENS
+    if options.num_draft_tokens > limit:
         raise OptionError(
-            f"num_draft_tokens={count} exceeds the {limit} tokens that this drafter can propose; use at most that"
+            f"num_draft_tokens={options.num_draft_tokens} exceeds the {limit} that can be drafted at once; "
+            "use fewer (5 to 25 are usual), or auto"
         )
-    return count
+    return options.num_draft_tokens
 
 
 def _rule(options: ResolvedOptions, pad_token_id: int) -> AcceptanceRule:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from spec2seq.decoding.admission import check_ids
 from spec2seq.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,9 +74,4 @@ def _check_row(index: int, row: list[int], config: ModelConfig) -> None:
     limit = config.max_source_positions
     if limit is not None and len(row) > limit:
         raise InputError(f"source_ids[{index}] has {len(row)} ids, but the model takes at most {limit}; shorten it")
-    wrong = [value for value in row if not 0 <= value < config.source_vocab_size]
-    if wrong:
-        raise InputError(
-            f"source_ids[{index}] holds {wrong[0]}, but the source vocabulary has {config.source_vocab_size} tokens; "
-            "use ids of this model's tokenizer"
-        )
+    check_ids(f"source_ids[{index}] holds", row, "source", config)

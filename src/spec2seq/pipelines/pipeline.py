@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
+from spec2seq.decoding.search_choice import resolve_num_draft_tokens
 from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from spec2seq.weights import LoadedModel
 
 BACKENDS = ("torch",)
-# a model without a position table sets no limit of its own
-MAX_DRAFT_TOKENS = 1024
 
 
 class Pipeline:
@@ -375,17 +374,9 @@ class Pipeline:
             )
         elif self.make_drafter and resolved.num_draft_tokens != 0:
             drafter = self.make_drafter()
-            self._check_draft(resolved.num_draft_tokens, drafter.max_draft_tokens)
+            resolve_num_draft_tokens(drafter, resolved, self.model.config)  # an error even where nothing is decoded
         rows = max_rows(resolved.num_beams, self.verifier.device)
         return Decoder(self.verifier, drafter, max_rows=rows, max_batch_tokens=batch_tokens)
-
-    def _check_draft(self, num_draft_tokens: int | str, drafter_limit: int | None) -> None:
-        limit = drafter_limit or self.model.config.max_target_positions or MAX_DRAFT_TOKENS
-        if isinstance(num_draft_tokens, int) and num_draft_tokens > limit:
-            raise OptionError(
-                f"num_draft_tokens={num_draft_tokens} exceeds the {limit} that can be drafted at once; "
-                "use fewer (5 to 25 are usual), or auto"
-            )
 
     def _starts_of_ids(self, resolved: ResolvedOptions, target_lang: Languages, num_rows: int) -> list[TargetStart]:
         forced = resolved.forced_first_tokens(num_rows)

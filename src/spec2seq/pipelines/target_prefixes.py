@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from spec2seq.decoding.admission import check_ids
 from spec2seq.errors import InputError
 from spec2seq.pipelines.batching import decoder_start
 from spec2seq.tokenization import TargetStart
@@ -92,10 +93,5 @@ def _checked_ids(index: int, entry: object, config: ModelConfig) -> list[int]:
     values = entry.tolist() if isinstance(entry, Tensor) else entry
     if not isinstance(values, Sequence) or not all(isinstance(value, int) for value in values):
         raise InputError(f"target_prefix[{index}] is a {type(entry).__name__}; give a text or a list of ids")
-    wrong = [value for value in values if not 0 <= value < config.target_vocab_size]
-    if wrong:
-        raise InputError(
-            f"target_prefix[{index}] holds {wrong[0]}, but the target vocabulary has {config.target_vocab_size} "
-            "tokens; use ids of this model's tokenizer"
-        )
+    check_ids(f"target_prefix[{index}] holds", values, "target", config)
     return list(values)
