@@ -29,9 +29,6 @@ class ModelNotFoundError(Spec2SeqError, FileNotFoundError):
 
     exit_code = 2
 
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
-
 
 class UnsupportedModelError(Spec2SeqError):
     """The folder is a model, but of a family or with a setting that is not supported."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from spec2seq.ranking import best_ids
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -114,9 +116,7 @@ class TensorScores:
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
         if count not in self._best:
-            self._best[count] = (
-                best_few(self.values, count) if count <= FEW else top_with_lowest_ids(self.values, count)
-            )
+            self._best[count] = best_ids(self.values, count)
         return self._best[count]
 
     def logits(self) -> Tensor:
@@ -124,48 +124,6 @@ class TensorScores:
 
     def log_sum_exp(self) -> Tensor:
         return self.values.logsumexp(dim=-1)
-
-
-FEW = 4  # so many best ids are found faster by as many searches for one
-
-
-def best_few(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best values [..., V] and their ids, [..., count] each: one search for the first maximum after
-    another. NaN counts as largest."""
-    ids = [_first_maximum(values)]
-    remaining = values
-    for _ in range(1, min(count, values.shape[-1])):
-        remaining = remaining.scatter(-1, ids[-1], -torch.inf)
-        ids.append(_first_maximum(remaining))
-    if len(ids) > 1 and bool((remaining.gather(-1, ids[-1]) == -torch.inf).any()):
-        # fewer ids are possible than asked for: the search cannot tell them from those it has found before
-        return top_with_lowest_ids(values, count)
-    best = ids[0] if len(ids) == 1 else torch.cat(ids, dim=-1)
-    return values.gather(-1, best), best
-
-
-def _first_maximum(values: Tensor) -> Tensor:
-    """Id of the first maximum over the last dimension, which is kept."""
-    if values.device.type == "cpu":
-        # numpy searches with vector instructions, torch's CPU kernel does not: 8 us instead of 100 for 11 x 8001
-        return torch.from_numpy(values.detach().numpy().argmax(-1)).unsqueeze(-1)
-    return values.max(dim=-1, keepdim=True).indices
-
-
-def top_with_lowest_ids(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` over the last dimension with ties resolved towards the lowest id, also at the cut."""
-    count = min(count, values.shape[-1])
-    best, ids = values.topk(count, dim=-1)
-    # Ids tied with the last kept value may have been left out for higher ones: redo the rare rows that have such ties.
-    tied = (values == best[..., -1:]).sum(-1) > (best == best[..., -1:]).sum(-1)
-    if bool(tied.any()):
-        order = values[tied].sort(dim=-1, descending=True, stable=True)
-        best[tied], ids[tied] = order.values[..., :count], order.indices[..., :count]
-    # Equal neighbours inside the kept ones: sort by id, then stably by value.
-    by_id = ids.argsort(dim=-1)
-    best, ids = best.gather(-1, by_id), ids.gather(-1, by_id)
-    by_value = best.argsort(dim=-1, descending=True, stable=True)
-    return best.gather(-1, by_value), ids.gather(-1, by_value)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from spec2seq.decoding.beam import BeamSettings, BeamState, advance, finalize
-from spec2seq.types import Hypothesis, Prefix, TensorScores, top_with_lowest_ids
+from spec2seq.ranking import best_ids
+from spec2seq.types import Hypothesis, Prefix, TensorScores
 
 VOCAB, START, PAD, EOS = 12, 0, 1, 2
 
@@ -129,7 +130,7 @@ def step(state: BeamState, sources: list[Source], settings: BeamSettings) -> tup
     log_probs = [
         source.log_probs(state.tokens[group, :, : state.lengths[group]]) for group, source in enumerate(sources)
     ]
-    result = advance(state, *top_with_lowest_ids(torch.stack(log_probs), settings.num_candidates), settings)
+    result = advance(state, *best_ids(torch.stack(log_probs), settings.num_candidates), settings)
     for group in range(len(sources)):
         length = int(state.lengths[group])
         grown = torch.cat([state.tokens[group, result.parents[group], :length], result.tokens[group][:, None]], dim=1)
