@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from spec2seq.cli import convert
+from spec2seq.cli.distill import distill
 from spec2seq.cli.exactness import exactness
 from spec2seq.cli.generate import generate
 from spec2seq.cli.info import info
@@ -38,6 +39,7 @@ app.command()(exactness)
 app.command()(info)
 app.add_typer(convert.app, name="convert")
 app.command()(reproduce)
+app.command()(distill)
 
 
 def _print_version(is_asked: bool) -> None:

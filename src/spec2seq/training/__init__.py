@@ -1,0 +1,1 @@
+"""Making drafters: what the verifier says to a text file, and networks trained on that."""
