@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import platform
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,60 +143,69 @@ def machine() -> dict[str, Any]:
     }
 
 
+def prepare(arguments: argparse.Namespace, scratch: Path) -> tuple[Path, list[list[int]], dict[str, Any]]:
+    """Model folder, source ids and generation options."""
+    if arguments.synthetic:
+        write_base_model(scratch)
+        length = {"max_new_tokens": SYNTHETIC_TARGET_LENGTH, "min_new_tokens": SYNTHETIC_TARGET_LENGTH}
+        return scratch, synthetic_sources(arguments.lines), {**length, "num_beams": 1}
+    sources = real_sources(arguments.tsv, arguments.model, arguments.lines)
+    return arguments.model, sources, {"max_new_tokens": 256, "num_beams": 1}
+
+
+def figures(
+    ours: list[float], theirs: list[float], num_tokens: int, num_lines: int, num_different: int
+) -> dict[str, Any]:
+    """Seconds of both, what follows from them, and where they were measured."""
+    low, middle, high = statistics.quantiles([b / a for a, b in zip(ours, theirs, strict=True)], n=4)
+    return {
+        "lines": num_lines,
+        "tokens": num_tokens,
+        "seconds_ours": ours,
+        "seconds_transformers": theirs,
+        "ratio_median": middle,
+        "ratio_quartiles": [low, high],
+        "lines_different": num_different,
+        "machine": machine(),
+    }
+
+
+def table_row(record: dict[str, Any]) -> str:
+    low, high = record["ratio_quartiles"]
+    speeds = [record["tokens"] / statistics.median(record[f"seconds_{who}"]) for who in ("ours", "transformers")]
+    return (
+        f"| {record['size']} | {record['threads']} | {record['batch_size']} | {speeds[0]:.0f} | {speeds[1]:.0f} "
+        f"| {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
+        f"| {record['lines_different']} of {record['lines']} |"
+    )
+
+
 def main() -> None:
     arguments = parse_arguments()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
-        if arguments.synthetic:
-            folder = Path(scratch) / "base"
-            write_base_model(folder)
-            sources = synthetic_sources(arguments.lines)
-            options = {"max_new_tokens": SYNTHETIC_TARGET_LENGTH, "min_new_tokens": SYNTHETIC_TARGET_LENGTH}
-        else:
-            folder = arguments.model
-            sources = real_sources(arguments.tsv, folder, arguments.lines)
-            options = {"max_new_tokens": 256}
-        options["num_beams"] = 1
+        folder, sources, options = prepare(arguments, Path(scratch) / "base")
         peer = TransformersPeer(folder, arguments.device)
         pipeline = Pipeline.from_pretrained(str(folder), drafter=None, device=arguments.device)
-        print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio | quartiles | lines differ |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        for threads in arguments.threads:
-            torch.set_num_threads(threads)
-            for batch_size in arguments.batch_sizes:
-                batches = batches_of(sources, batch_size)
-                ours, theirs, num_tokens, num_different = measure(
-                    lambda batches=batches: run_ours(pipeline, batches, options),
-                    lambda batches=batches: run_transformers(peer, batches, options),
-                    arguments.repeats,
-                )
-                ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
-                low, middle, high = statistics.quantiles(ratios, n=4)
-                record = {
-                    "size": arguments.synthetic or str(arguments.model),
-                    "device": arguments.device,
-                    "threads": threads,
-                    "batch_size": batch_size,
-                    "lines": len(sources),
-                    "tokens": num_tokens,
-                    "seconds_ours": ours,
-                    "seconds_transformers": theirs,
-                    "ratio_median": middle,
-                    "ratio_quartiles": [low, high],
-                    "lines_different": num_different,
-                    "machine": machine(),
-                }
-                print(
-                    f"| {record['size']} | {threads} | {batch_size} | {num_tokens / statistics.median(ours):.0f} "
-                    f"| {num_tokens / statistics.median(theirs):.0f} | {middle:.2f} | {low:.2f} to {high:.2f} "
-                    f"| {num_different} of {len(sources)} |",
-                    flush=True,
-                )
-                if arguments.out:
-                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-                    with arguments.out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(record) + "\n")
+    print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio | quartiles | lines differ |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    size = {"size": arguments.synthetic or str(arguments.model), "device": arguments.device}
+    for threads, batch_size in itertools.product(arguments.threads, arguments.batch_sizes):
+        torch.set_num_threads(threads)
+        batches = batches_of(sources, batch_size)
+        ours, theirs, num_tokens, num_different = measure(
+            partial(run_ours, pipeline, batches, options),
+            partial(run_transformers, peer, batches, options),
+            arguments.repeats,
+        )
+        setting = {**size, "threads": threads, "batch_size": batch_size}
+        record = setting | figures(ours, theirs, num_tokens, len(sources), num_different)
+        print(table_row(record), flush=True)
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":
