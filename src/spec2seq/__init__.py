@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from spec2seq.errors import OptionError as OptionError
     from spec2seq.errors import Spec2SeqError as Spec2SeqError
     from spec2seq.errors import UnsupportedModelError as UnsupportedModelError
+    from spec2seq.huggingface import TaskPipeline as TaskPipeline
     from spec2seq.huggingface import custom_generate as custom_generate
+    from spec2seq.huggingface import pipeline as pipeline
     from spec2seq.pipelines import Alternative as Alternative
     from spec2seq.pipelines import GenerationResult as GenerationResult
     from spec2seq.pipelines import Pipeline as Pipeline
@@ -39,8 +41,10 @@ _HOMES = {
     "RequestStats": "spec2seq.types",
     "ResolvedOptions": "spec2seq.config",
     "Spec2SeqError": "spec2seq.errors",
+    "TaskPipeline": "spec2seq.huggingface",
     "UnsupportedModelError": "spec2seq.errors",
     "custom_generate": "spec2seq.huggingface",
+    "pipeline": "spec2seq.huggingface",
 }
 
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from spec2seq.huggingface.custom_generation import custom_generate
+from spec2seq.huggingface.tasks import TaskPipeline, pipeline
 
-__all__ = ["custom_generate"]
+__all__ = ["TaskPipeline", "custom_generate", "pipeline"]
