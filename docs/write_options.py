@@ -13,8 +13,9 @@ INTRODUCTION = """\
 Written by `make docs` from `spec2seq.config.GenerationOptions`; edit the options there, not this page.
 
 Names and meanings are those of transformers' `generate`, except the last ones, which are this package's own. Every
-option is a keyword of `Pipeline.generate`, a field of `GenerationOptions`, and a flag of `spec2seq generate` (with
-dashes). Where several places name an option, the first of these counts:
+option is a keyword of `Pipeline.generate`, a field of `GenerationOptions`, and, but for `output_scores` and
+`output_logits`, a flag of `spec2seq generate` (with dashes). Where several places name an option, the first of these
+counts:
 
 1. the argument or flag of the call,
 2. the `GenerationOptions` object that the call was given,

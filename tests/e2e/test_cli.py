@@ -77,6 +77,17 @@ def test_files_json_lines_and_stats(
     assert f"{num_tokens} tokens in {num_rounds} rounds: {num_tokens / num_rounds:.2f} tokens per round" in error
 
 
+def test_margins_of_choices(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SPEC2SEQ_MODELS", str(model.parent))
+    assert run(["translate", *LINES[:2], "", "--jsonl", "--output-margin", *GREEDY]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    results = Pipeline.from_pretrained(model).generate(LINES[:2], num_beams=1, max_new_tokens=12, output_margin=True)
+    assert [record["min_margin"] for record in records[:2]] == [result.min_margin for result in results]
+    assert "min_margin" not in records[2], "nothing was chosen for a blank line"
+    assert run(["translate", LINES[0], "--output-scores", *GREEDY]) == 2
+    assert "No such option: --output-scores" in capsys.readouterr().err
+
+
 def test_translate_finds_the_bundled_model(
     model: Path, outputs: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

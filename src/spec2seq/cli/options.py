@@ -66,7 +66,8 @@ JsonlOption = Annotated[
     bool,
     typer.Option(
         "--jsonl",
-        help="Write one JSON object per line: text, num_tokens, num_rounds, num_drafted, num_accepted, seconds.",
+        help="Write one JSON object per line: text, num_tokens, num_rounds, num_drafted, num_accepted, seconds; with "
+        "--output-margin also min_margin.",
     ),
 ]
 StatsOption = Annotated[
@@ -90,6 +91,8 @@ _NOTE = (
     "Generation options (from --max-new-tokens on) that are not given are what the checkpoint says, and where it says "
     "nothing the defaults named here."
 )
+# Scores are tensors: no line of output could hold them, and a thousand lines of them fill the memory.
+_FLAG_NAMES = tuple(name for name in OPTION_NAMES if name not in ("output_scores", "output_logits"))
 _METAVARS = {
     "count": "N",
     "number": "X",
@@ -113,13 +116,13 @@ def with_generation_options(command: Callable[..., None]) -> Callable[..., None]
 
     @functools.wraps(command)
     def with_flags(**values: Any) -> None:
-        said = {name: values.pop(name) for name in OPTION_NAMES}
+        said = {name: values.pop(name) for name in _FLAG_NAMES}
         generation = {name: _parsed(name, value) for name, value in said.items() if value is not None}
         command(**values, generation=generation)
 
     flags = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name))
-        for name in OPTION_NAMES
+        for name in _FLAG_NAMES
     ]
     with_flags.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{_NOTE}"
     with_flags.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]

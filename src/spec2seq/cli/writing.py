@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class LineWriter:
 
 def _json_record(result: GenerationResult) -> str:
     stats = result.stats
-    record = {
+    record: dict[str, object] = {
         "text": result.text,
         "num_tokens": stats.num_tokens,
         "num_rounds": stats.num_rounds,
@@ -61,4 +62,7 @@ def _json_record(result: GenerationResult) -> str:
         "num_accepted": stats.num_accepted,
         "seconds": round(stats.seconds, 6),
     }
+    if result.min_margin is not None:
+        # JSON has no infinity, which is the margin where nothing was chosen
+        record["min_margin"] = result.min_margin if math.isfinite(result.min_margin) else None
     return json.dumps(record, ensure_ascii=False)
