@@ -20,9 +20,13 @@ from spec2seq.errors import (
     UnsupportedModelError,
 )
 from spec2seq.huggingface.live_models import live_model
+from spec2seq.weights import read_model_config
+from spec2seq.weights.drafter_folder import save_drafter
+from spec2seq.weights.fingerprints import VerifierFingerprint
 from tests.chi_square import p_value
 from tests.families import FAMILIES, TARGET_LANGUAGE_ID, tiny_hf_model
 from tests.text_models import LINES, make_text_model
+from tests.tiny_drafters import tiny_drafter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +155,23 @@ def test_a_drafter_in_a_folder_is_loaded_once(
         both(model, batch(model), "prompt_lokup")
     with pytest.raises(OptionError, match="drafter is a int; give a name, a folder, or a function"):
         both(model, batch(model), 3)
+
+
+def test_a_trained_drafter_for_a_model_without_a_folder(tmp_path: Path) -> None:
+    """The drafter's card is compared with the model object itself: it is the same, until it is trained on."""
+    model = tiny_hf_model("bart", seed=5)
+    model.save_pretrained(tmp_path / "bart")
+    folder = tmp_path / "bart"
+    made_for = VerifierFingerprint.of(folder, read_model_config(folder)[0])
+    save_drafter(tmp_path / "drafter", tiny_drafter(), "tiny-bart", made_for, "# A drafter\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        expected, got = both(model, batch(model), str(tmp_path / "drafter"), num_beams=1)
+    assert got.tolist() == expected.tolist()
+    other = tiny_hf_model("bart", seed=6)
+    with pytest.warns(UserWarning, match="was made for weights"):
+        expected, got = both(other, batch(other), str(tmp_path / "drafter"), num_beams=1)
+    assert got.tolist() == expected.tolist()
 
 
 def _counting(module: str, loaded: list[str]) -> Any:

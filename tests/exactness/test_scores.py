@@ -204,6 +204,21 @@ def test_sources_that_were_encoded_elsewhere(
     assert sum(calls) == (0 if "num_beams" in options else sum(len(row) for row in ids))
 
 
+def test_encoded_and_other_sources_in_one_decoder(bart: Pair) -> None:
+    sources = bart.sources(4, seed=4)
+    expected = [result.hypotheses[0].token_ids for result in bart.run(sources, max_new_tokens=LIMIT, eos_token_id=2)]
+    encoder = bart.model.get_encoder()
+    states = [encoder(torch.tensor([source])).last_hidden_state[0].detach() for source in sources[1:3]]
+    decoder = Decoder(bart.verifier)
+    resolved = resolve_options({}, bart.config, None, {"max_new_tokens": LIMIT, "eos_token_id": 2})
+    requests = decoder.add(SourceBatch.from_lists(sources[:1], bart.pad), resolved)
+    requests += decoder.add(SourceBatch.from_lists(sources[1:3], bart.pad), resolved, encoder_states=states)
+    requests += decoder.add(SourceBatch.from_lists(sources[3:], bart.pad), resolved)
+    while decoder.alive:
+        decoder.step()
+    assert [decoder.result(request).hypotheses[0].token_ids for request in requests] == expected
+
+
 def test_encoder_states_of_the_wrong_shape(bart: Pair) -> None:
     with pytest.raises(
         InputError, match=r"encoder_states have shapes \[\[3, 16\]\] for sources that need \[\[4, 16\]\]"
