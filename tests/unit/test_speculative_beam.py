@@ -130,10 +130,17 @@ def test_prompts_and_budgets_of_each_rows_own() -> None:
         "num_beams": 3,
         "num_return_sequences": 3,
     }
-    plain = run(verifier, **settings)
-    for kind, max_rows in (("oracle", 3), ("small_model", 6), ("itself", 64)):
-        drafter = make_drafter(kind, verifier, plain)
-        assert_equal(speculate(verifier, drafter, max_rows=max_rows, **settings), plain)
+    processed = {
+        "min_new_tokens": 4,
+        "eos_token_id": [2, *range(20, 40)],
+        "forced_eos_token_id": 33,
+        "no_repeat_ngram_size": 2,
+    }
+    for options in ({}, processed):
+        plain = run(verifier, **settings, **options)
+        for kind, max_rows in (("oracle", 3), ("small_model", 6), ("itself", 64)):
+            drafter = make_drafter(kind, verifier, plain)
+            assert_equal(speculate(verifier, drafter, max_rows=max_rows, **settings, **options), plain)
 
 
 def test_long_outputs_reuse_the_slots_of_dead_branches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,12 +148,12 @@ def test_long_outputs_reuse_the_slots_of_dead_branches(monkeypatch: pytest.Monke
     verifier = TableVerifier(context=3)
     options: dict[str, Any] = {"num_beams": 4, "eos_token_id": [], "max_new_tokens": 100, "num_return_sequences": 4}
     plain = run(verifier, **options)
-    widest = 0
+    widest = last = 0
     verify = verifier.decode
 
     def watch(*args: Any, **kwargs: Any) -> DecoderOutput:
-        nonlocal widest
-        widest = max(widest, int(kwargs["slots"].max()))
+        nonlocal widest, last
+        widest, last = max(widest, int(kwargs["slots"].max())), max(last, int(args[1].max()))
         return verify(*args, **kwargs)
 
     monkeypatch.setattr(verifier, "decode", watch)
@@ -154,6 +161,7 @@ def test_long_outputs_reuse_the_slots_of_dead_branches(monkeypatch: pytest.Monke
     assert_equal(results, plain)
     assert min(result.stats.num_drafted for result in results) > 700
     assert widest < 256
+    assert last == 99, "nothing is asked about the last token"
 
 
 @pytest.mark.parametrize("num_beams", [2, 4, 5])
@@ -187,50 +195,60 @@ def test_deeper_drafts_save_more_calls_and_wrong_ones_none() -> None:
 
 
 class Bookkeeper(SmallModelDrafter):
-    """Compares what the loop tells its drafter with what it asks about afterwards."""
+    """Compares what the loop tells its drafter with what it asks about afterwards.
+
+    Its blocks have different lengths, and every second one begins with a token that is not what its law says.
+    """
+
+    known: torch.Tensor | None = None  # [R, T] what the rows' next prefixes begin with, as far as is_known says
+    is_known: torch.Tensor
+    block: DraftBlock
 
     def __init__(self, verifier: TableVerifier) -> None:
         super().__init__(verifier)
-        self.known: list[list[int]] | None = None
         self.num_accepted: list[int] = []
 
     def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
-        rows = [ids[:length] for ids, length in zip(prefix.ids.tolist(), prefix.lengths.tolist(), strict=True)]
         if self.known is not None:
-            assert [row[: len(known)] for row, known in zip(rows, self.known, strict=True)] == self.known
-        self.block = super().propose(prefix, num_draft_tokens, choose)
-        self.tokens = self.block.tokens
+            width = self.known.shape[1]
+            assert bool(((prefix.ids[:, :width] == self.known) | ~self.is_known).all())
+            assert bool((prefix.lengths >= self.is_known.sum(1)).all())
+        block = super().propose(prefix, num_draft_tokens, choose)
+        places = torch.arange(len(block.tokens))
+        tokens = block.tokens.clone()
+        tokens[:, 0] = (tokens[:, 0] + places % 2) % 50
+        self.block = DraftBlock(tokens, block.lengths.clamp(max=places % 3 + 2))
         return self.block
 
     def select_rows(self, rows: torch.Tensor) -> None:
         super().select_rows(rows)
-        if self.known is not None:
-            self.known = [self.known[row] for row in rows.tolist()]
-        if hasattr(self, "tokens"):
-            self.tokens = self.tokens[rows]
+        if self.known is not None and len(rows):
+            self.known, self.is_known = self.known[rows], self.is_known[rows]
+        if hasattr(self, "block"):
+            self.block = DraftBlock(self.block.tokens[rows], self.block.lengths[rows])
 
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
         super().commit(prefix, acceptance, output)
-        self.num_accepted += acceptance.num_accepted.tolist()
-        rows = zip(
-            prefix.ids.tolist(),
-            prefix.lengths.tolist(),
-            self.tokens.tolist(),
-            acceptance.num_accepted.tolist(),
-            acceptance.next_tokens.tolist(),
-            strict=True,
-        )
-        self.known = [[*ids[:length], *tokens[:count], last] for ids, length, tokens, count, last in rows]
+        kept = acceptance.num_accepted
+        assert bool((kept <= self.block.lengths).all())
+        self.num_accepted += kept.tolist()
+        width = int(prefix.lengths.max())
+        self.known = torch.cat([prefix.ids[:, :width], torch.zeros(len(kept), 5, dtype=torch.long)], dim=1)
+        offsets = torch.arange(self.block.num_slots)
+        slots = prefix.lengths[:, None] + offsets.minimum(kept[:, None])
+        self.known.scatter_(1, slots, torch.where(offsets < kept[:, None], self.block.tokens, 0))
+        self.known.scatter_(1, (prefix.lengths + kept)[:, None], acceptance.next_tokens[:, None])
+        self.is_known = torch.arange(self.known.shape[1]) <= (prefix.lengths + kept)[:, None]
 
 
 def test_the_drafter_hears_what_became_of_its_rows() -> None:
     """`commit` names the rows' prefixes and how much of their own blocks came true."""
     verifier = TableVerifier(context=3)
     drafter = Bookkeeper(TableVerifier(context=3))
-    settings: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "eos_token_id": [], "budgets": [12] * 6}
+    settings: dict[str, Any] = {"num_beams": 3, "num_return_sequences": 3, "eos_token_id": []}
     plain = run(verifier, **settings)
     assert_equal(speculate(verifier, drafter, num_draft_tokens=4, max_rows=64, **settings), plain)
-    assert max(drafter.num_accepted) >= 2
+    assert max(drafter.num_accepted) == 2
 
 
 def test_broken_scores_end_their_source_and_leave_its_neighbours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,10 +264,12 @@ def test_broken_scores_end_their_source_and_leave_its_neighbours_alone(monkeypat
         return DecoderOutput(TensorScores(values))
 
     monkeypatch.setattr(verifier, "decode", poisoned)
+    broken = run(verifier, **options)
     for kind in ("random", "itself"):
         for max_rows in (3, 64):
             drafter = make_drafter(kind, verifier, plain)
             results = speculate(verifier, drafter, num_draft_tokens=4, max_rows=max_rows, **options)
+            assert_equal(results, broken)
             is_broken = [len(source) == 6 for source in SOURCES]
             assert [result.finish_reason == "error" for result in results] == is_broken
             assert "NaN or infinite scores" in (results[2].error or "")

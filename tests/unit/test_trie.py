@@ -53,6 +53,10 @@ def test_nodes_are_found_where_they_were_put_and_nowhere_else() -> None:
     assert trie.find(parents, tokens).tolist() == [[5, NOWHERE, NOWHERE], [2, NOWHERE, NOWHERE]]
     assert texts(trie, [[4, 5], [2, 2]]) == [[[7, 8, 21], [7, 8, 22]], [[5, 20], [5, 20]]]
     assert trie.find(torch.tensor([[NOWHERE], [NOWHERE]]), torch.tensor([[9], [9]])).tolist() == [[NOWHERE], [NOWHERE]]
+    # what is there already is not put there again, nor does it hide behind what was not put anywhere
+    again, not_new = torch.tensor([[2], [1]]), torch.tensor([[False], [False]])
+    assert trie.insert(again, torch.tensor([[22], [20]]), not_new).tolist() == [[NOWHERE], [NOWHERE]]
+    assert trie.find(again, torch.tensor([[22], [20]])).tolist() == [[5], [2]]
 
 
 def test_only_new_nodes_are_fed_and_see_their_own_prefix() -> None:

@@ -114,7 +114,7 @@ def _next_frontier(
     scores, places = totals.topk(min(width, totals.shape[1]), dim=1)
     origins = places // ids.shape[2]
     parents, tokens = frontier.slots.gather(1, origins), ids.flatten(1).gather(1, places)
-    is_taken = scores > _IMPOSSIBLE
+    is_taken = scores > -torch.inf
     slots = trie.find(parents, tokens).masked_fill(~is_taken, NOWHERE)
     slots = slots + trie.insert(parents, tokens, is_taken & (slots == NOWHERE))
     return Frontier(slots, scores, frontier.beams.gather(1, origins))

@@ -175,10 +175,9 @@ class PrefixTrie:
         return type(self)(**{name: torch.cat([getattr(self, name), getattr(other, name)]) for name in names})
 
     def _forget_nowhere(self) -> None:
-        """Undo what padded entries wrote."""
+        """NOWHERE is never free, never waits to be fed and has a position, whatever padded entries wrote there."""
         self.is_used[:, NOWHERE] = self.is_fed[:, NOWHERE] = True
         self.positions[:, NOWHERE] = 0
-        self.sees[:, NOWHERE] = False
 
     def _reserve(self, count: int) -> None:
         """Make room for `count` more nodes per source."""
