@@ -17,7 +17,8 @@ from spec2seq.training.batches import TrainingBatch
 from spec2seq.training.block_mask import MaskedBlock, mask_block, prefix_lengths
 from spec2seq.training.glancing import choose_revealed, glancing_ratio, num_revealed
 from spec2seq.training.losses import slot_weights, smoothed_cross_entropy, weighted_mean
-from spec2seq.training.objective import Objective, drafter_loss
+from spec2seq.training.objective import drafter_loss
+from spec2seq.training.settings import Objective
 from spec2seq.types import pad_rows
 from tests.tiny_drafters import tiny_drafter
 
@@ -90,7 +91,7 @@ def test_half_as_many_as_were_wrong_are_revealed() -> None:
     has_target = torch.tensor([bools("11111"), bools("11111"), bools("11111"), bools("11100")])
     assert num_revealed(guesses, targets, has_target, 0.5).tolist() == [0, 2, 1, 0]
     assert num_revealed(guesses, targets, has_target, 0.3).tolist() == [0, 1, 0, 0]
-    assert [glancing_ratio(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.4, 0.3])
+    assert [glancing_ratio(progress, 0.5, 0.3) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.4, 0.3])
 
 
 def test_revealed_slots_are_drawn_from_all_with_a_target() -> None:

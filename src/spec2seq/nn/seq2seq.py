@@ -12,7 +12,7 @@ from spec2seq.nn.attention import CrossProjection
 from spec2seq.nn.layers import DecoderLayer, EncoderLayer, InputEmbedding
 from spec2seq.nn.masks import Placement, decoder_mask, length_mask
 from spec2seq.nn.positions import RelativeBias
-from spec2seq.nn.sublayer import Norm, nan_parameter, nan_projection
+from spec2seq.nn.sublayer import Norm, WithDropout, nan_parameter, nan_projection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_BANNED_SETS = 16  # output biases kept for different sets of banned ids
 
 
-class Encoder(nn.Module):
+class Encoder(WithDropout):
     """Source ids to source states."""
 
     def __init__(self, config: ModelConfig, tokens: nn.Parameter, dtype: torch.dtype) -> None:
@@ -42,6 +42,8 @@ class Encoder(nn.Module):
         width = ids.shape[1]
         positions = torch.arange(width, device=ids.device)
         states = self._embed(ids, positions)
+        if self.dropout and self.training:
+            states = F.dropout(states, self.dropout)
         mask = length_mask(lengths, width, self.dtype)
         if self.relative_bias is not None:
             bias = self.relative_bias.forward(positions, positions)[None]

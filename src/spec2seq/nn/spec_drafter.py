@@ -13,7 +13,7 @@ from spec2seq.nn.draft_source import EncodedDraftSource
 from spec2seq.nn.layers import DecoderLayer
 from spec2seq.nn.masks import length_mask
 from spec2seq.nn.seq2seq import Encoder
-from spec2seq.nn.sublayer import nan_parameter
+from spec2seq.nn.sublayer import WithDropout, nan_parameter
 from spec2seq.types import TensorScores
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DraftEmbedding(nn.Module):
         return scores.softmax(-1) @ source.copy_values
 
 
-class DraftDecoder(nn.Module):
+class DraftDecoder(WithDropout):
     """Prefix and slots to states. All of them see each other; positions are added before every layer."""
 
     def __init__(self, config: SpecDrafterConfig, tokens: nn.Parameter, dtype: torch.dtype) -> None:
@@ -63,7 +63,10 @@ class DraftDecoder(nn.Module):
         mask = length_mask(lengths, width, positions.dtype)
         states = self.embedding(ids, is_slot, source)
         for layer, keys_values in zip(self.layers, source.layers, strict=True):
-            states = layer(states + positions, mask, None, keys_values, source.mask)
+            states = states + positions
+            if self.dropout and self.training:
+                states = F.dropout(states, self.dropout)
+            states = layer(states, mask, None, keys_values, source.mask)
         return states  # type: ignore[no-any-return]
 
 
@@ -108,10 +111,11 @@ class SpecDrafterNetwork(nn.Module):
         cross = self.cross(self.encoder(ids, lengths))
         embedded = F.embedding(ids, self.encoder.embedding.tokens) * self.config.model.embedding_scale
         # positions . W^T . (e + p), with the product that does not depend on the target taken once per source
-        keys = (embedded + self._source_positions(ids.shape[1])) @ self.copy_weight
+        keys = (embedded + self.source_position_rows(ids.shape[1])) @ self.copy_weight
         return EncodedDraftSource(lengths, cross, keys, embedded)
 
-    def _source_positions(self, width: int) -> Tensor:
+    def source_position_rows(self, width: int) -> Tensor:
+        """[width, D] what the soft copy adds to the embeddings of the first `width` source tokens."""
         if self.source_positions is not None:
             return self.source_positions[:width]
         table, offset = self.encoder.embedding.positions, self.config.model.position_offset

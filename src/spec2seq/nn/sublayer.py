@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from spec2seq.config import ModelConfig
@@ -31,6 +32,19 @@ def without_infinities(states: Tensor) -> Tensor:
     return states.nan_to_num(nan=torch.nan, posinf=limit, neginf=-limit)
 
 
+class WithDropout(nn.Module):
+    """Base of what drops a share `dropout` of its numbers in training mode; 0 until `set_dropout` says otherwise."""
+
+    dropout: float = 0.0
+
+
+def set_dropout(network: nn.Module, rate: float) -> None:
+    """Let training drop this share of what goes into every stack and of what every sublayer adds."""
+    for module in network.modules():
+        if isinstance(module, WithDropout):
+            module.dropout = rate
+
+
 class Norm(nn.Module):
     """Layer norm, or T5's root mean square norm: no mean, no bias."""
 
@@ -52,7 +66,7 @@ class Norm(nn.Module):
         return torch.rms_norm(states.float(), self.shape, None, self.eps).to(weight.dtype) * weight
 
 
-class Sublayer(nn.Module):
+class Sublayer(WithDropout):
     """Base of attention and feed-forward: `leave(states, work(enter(states)))`.
 
     Attributes:
@@ -84,6 +98,8 @@ class Sublayer(nn.Module):
 
     def leave(self, states: Tensor, work: Tensor) -> Tensor:
         """Add the residual, normalise where the norm comes last."""
+        if self.dropout and self.training:
+            work = F.dropout(work, self.dropout)
         states = states + work
         if self.clamps and states.dtype == torch.float16:
             states = without_infinities(states)

@@ -126,7 +126,7 @@ class Distillation:
         self._source = source
         self._settings = settings
         model = pipeline.model
-        fingerprint = VerifierFingerprint.of(model.path, model.config)
+        fingerprint = VerifierFingerprint.of(model.path, model.config, model.tensors)
         job = {
             "source_sha256": source.digest,
             "num_lines": len(source.raw),

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-FIRST_RATIO, LAST_RATIO = 0.5, 0.3
 
-
-def glancing_ratio(progress: float, first: float = FIRST_RATIO, last: float = LAST_RATIO) -> float:
+def glancing_ratio(progress: float, first: float, last: float) -> float:
     """Revealed slots per wrong one, falling linearly. `progress` goes from 0 to 1 over the training."""
     return first + (last - first) * progress
 

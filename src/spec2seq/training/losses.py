@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -10,8 +10,8 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from torch import Tensor
 
-SlotWeights = Literal["uniform", "survival", "decay"]
-SLOT_WEIGHTS: tuple[SlotWeights, ...] = get_args(SlotWeights)
+    from spec2seq.training.settings import SlotWeights
+
 DECAY_SLOTS = 4.0  # after so many slots "decay" has fallen to 1/e
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from spec2seq.errors import OptionError
 from spec2seq.training.block_mask import mask_block, prefix_lengths
-from spec2seq.training.glancing import FIRST_RATIO, LAST_RATIO, choose_revealed, glancing_ratio, num_revealed
-from spec2seq.training.losses import SLOT_WEIGHTS, SlotWeights, slot_weights, smoothed_cross_entropy, weighted_mean
+from spec2seq.training.glancing import choose_revealed, glancing_ratio, num_revealed
+from spec2seq.training.losses import slot_weights, smoothed_cross_entropy, weighted_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,39 +18,7 @@ if TYPE_CHECKING:
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
     from spec2seq.training.batches import TrainingBatch
     from spec2seq.training.block_mask import MaskedBlock
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised. The defaults are the paper's.
-
-    Attributes:
-        label_smoothing: share of the weight that is spread over the vocabulary.
-        first_glancing, last_glancing: revealed slots per wrong one at the start and at the end; 0 and 0: none.
-        num_cuts: blocks per target and step; they share one pass of the encoder.
-        slot_weights: see `losses.slot_weights`.
-
-    Raises:
-        OptionError: a value that cannot be.
-    """
-
-    label_smoothing: float = 0.1
-    first_glancing: float = FIRST_RATIO
-    last_glancing: float = LAST_RATIO
-    num_cuts: int = 1
-    slot_weights: SlotWeights = "uniform"
-
-    def __post_init__(self) -> None:
-        for name in ("label_smoothing", "first_glancing", "last_glancing"):
-            value = getattr(self, name)
-            if not 0.0 <= value < 1.0:
-                raise OptionError(f"{name}={value} is not allowed: use a number from 0 up to, not including, 1")
-        if self.num_cuts < 1:
-            raise OptionError(f"num_cuts={self.num_cuts} is not allowed: use 1 or more")
-        if self.slot_weights not in SLOT_WEIGHTS:
-            raise OptionError(
-                f"slot_weights={self.slot_weights!r} is not allowed: use one of {', '.join(SLOT_WEIGHTS)}"
-            )
+    from spec2seq.training.settings import Objective
 
 
 def drafter_loss(network: SpecDrafterNetwork, batch: TrainingBatch, objective: Objective, progress: float) -> Tensor:

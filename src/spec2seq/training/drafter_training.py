@@ -1,0 +1,149 @@
+"""From distilled pairs to a drafter folder: everything between `spec2seq distill` and decoding."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from spec2seq.errors import DrafterMismatchError, InputError, OptionError
+from spec2seq.evaluation.walk import WalkFigures, walk_network
+from spec2seq.pipelines.devices import find_device
+from spec2seq.training.advice import training_advice
+from spec2seq.training.batches import BatchDataset, PairTable
+from spec2seq.training.initialisation import new_drafter
+from spec2seq.training.model_card import CARD_SLOTS, card_text
+from spec2seq.training.shards import read_manifest, read_pairs
+from spec2seq.training.trainer import load_average, train_network
+from spec2seq.weights.drafter_folder import save_drafter
+from spec2seq.weights.fingerprints import VerifierFingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+    from spec2seq.training.records import DistilledPair
+    from spec2seq.training.settings import TrainingPlan, TrainingSettings
+    from spec2seq.training.trainer import OnLog
+    from spec2seq.weights import LoadedModel
+
+MIN_PAIRS = 20  # below, no pair can be held out
+WORK_FOLDER = "training"
+_JOB_FILE = "job.json"
+
+
+@dataclass(frozen=True)
+class TrainedDrafter:
+    """What a training came to.
+
+    Attributes:
+        figures: walks over the held-out pairs, by number of slots laid.
+        num_pairs: trained on.
+        num_held_out: held out.
+        num_averaged: checkpoints in the average.
+    """
+
+    figures: dict[int, WalkFigures]
+    num_pairs: int
+    num_held_out: int
+    num_averaged: int
+
+
+def train_drafter(
+    model: LoadedModel, data: Path, output: Path, plan: TrainingPlan, device: str = "cpu", on_log: OnLog | None = None
+) -> TrainedDrafter:
+    """Train a Spec-Drafter for a model, or go on with it, and write its folder.
+
+    Args:
+        model: the verifier.
+        data: a complete distillation of this model.
+        output: the drafter's folder; checkpoints are in "training" in it.
+        device: "cpu", or "cuda" for one GPU per process.
+        on_log: told what the training logs.
+
+    Raises:
+        DrafterMismatchError: the pairs come from another model.
+        OptionError: `output` holds another training, the shape does not suit the model, or there is no such device.
+        InputError: too few pairs.
+        ModelNotFoundError, CheckpointError: the data are missing, damaged or not complete.
+
+    Warns:
+        UserWarning: few pairs, pairs of beam search, or a training that should have been longer.
+    """
+    find_device(device)
+    manifest, fingerprint = read_manifest(data), VerifierFingerprint.of(model.path, model.config, model.tensors)
+    _check_origin(manifest, fingerprint, data)
+    network = new_drafter(model.network, plan.shape, plan.settings.seed)
+    held_out, table = _split(manifest, data, network, plan.settings)
+    work = output / WORK_FOLDER
+    _check_job(work, {**plan.as_job(), "data": manifest["job"]})
+    block_size, settings = network.config.block_size, plan.settings
+    batches = BatchDataset(table, settings.batch_tokens, block_size, model.config.pad_token_id, settings.seed)
+    history = train_network(network, batches, held_out, plan.objective, settings, work, device, on_log)
+    for advice in training_advice(history, len(table), manifest["job"]["options"]["num_beams"]):
+        warnings.warn(advice, stacklevel=2)
+    network.cpu().eval()
+    num_averaged = load_average(network, work, settings.num_averaged)
+    slots = sorted({k for k in CARD_SLOTS if k < block_size} | {block_size})
+    figures = {k: walk_network(network, held_out, k) for k in slots}
+    trained = TrainedDrafter(figures, len(table), len(held_out), num_averaged)
+    if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
+        card = card_text(model.name, fingerprint, manifest, network.config, plan.as_job(), asdict(trained))
+        save_drafter(output, network, model.name, fingerprint, card)
+    return trained
+
+
+def _check_origin(manifest: Mapping[str, Any], found: VerifierFingerprint, data: Path) -> None:
+    said = manifest["job"]["model"]
+    # compared as JSON, which knows no tuples
+    differing = sorted(name for name, value in json.loads(json.dumps(asdict(found))).items() if said.get(name) != value)
+    if differing:
+        raise DrafterMismatchError(
+            f"the pairs in {data} were distilled from {manifest['origin']['model']}, which is another model "
+            f"({', '.join(differing)} differ); a drafter learns from its own verifier: distil with this one"
+        )
+
+
+def _split(
+    manifest: Mapping[str, Any], data: Path, network: SpecDrafterNetwork, settings: TrainingSettings
+) -> tuple[list[DistilledPair], PairTable]:
+    """Pairs to evaluate on, spread evenly over the data, and the others."""
+    num_pairs = manifest["totals"]["num_pairs"]
+    if num_pairs < MIN_PAIRS:
+        raise InputError(f"{data} holds {num_pairs} pairs, but training needs {MIN_PAIRS} at least; distil more lines")
+    stride = max(10, num_pairs // settings.num_held_out)
+    held_out: list[DistilledPair] = []
+
+    def others() -> Iterator[DistilledPair]:
+        for i, pair in enumerate(read_pairs(data)):
+            if i % stride != stride - 1:
+                yield pair
+            elif not pair.is_degenerate and len(pair.target_ids) > pair.num_forced:
+                held_out.append(pair)
+
+    table = PairTable(others(), network.config)
+    if not held_out:
+        raise InputError(f"the pairs of {data} to evaluate on all run in circles or are empty; distil more lines")
+    return held_out, table
+
+
+def _check_job(work: Path, job: Mapping[str, object]) -> None:
+    """Refuse to go on with another training; note this one where there is none."""
+    mine, file = json.loads(json.dumps(job)), work / _JOB_FILE
+    if not file.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(mine, indent=2) + "\n", encoding="utf-8")
+        return
+    try:
+        other = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        other = {}
+    differing = sorted(name for name in mine if mine[name] != other.get(name))
+    if differing:
+        raise OptionError(
+            f"{work} holds another training ({', '.join(differing)} differ); choose another --output, or delete the "
+            "folder to start anew"
+        )

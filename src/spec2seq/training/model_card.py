@@ -1,0 +1,70 @@
+"""The model card of a trained drafter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spec2seq.drafter_config import SpecDrafterConfig
+    from spec2seq.weights.fingerprints import VerifierFingerprint
+
+CARD_SLOTS = (4, 8, 12, 16, 24)
+
+
+def card_text(
+    verifier_name: str,
+    fingerprint: VerifierFingerprint,
+    manifest: Mapping[str, Any],
+    config: SpecDrafterConfig,
+    plan: Mapping[str, Any],
+    trained: Mapping[str, Any],
+) -> str:
+    """Markdown.
+
+    Args:
+        manifest: of the distillation.
+        plan: `TrainingPlan.as_job()`.
+        trained: a `TrainedDrafter` as a dict.
+    """
+    job, origin = manifest["job"], manifest["origin"]
+    search = (
+        f"beam search with {job['options']['num_beams']} beams" if job["options"]["num_beams"] > 1 else "greedy search"
+    )
+    settings = {**plan["objective"], **plan["settings"]}
+    rows = "".join(f"| {name} | {value} |\n" for name, value in settings.items())
+    model = config.model
+    return f"""\
+# Drafter for {verifier_name}
+
+Proposes tokens that {verifier_name} checks: `spec2seq generate --model MODEL --drafter THIS_FOLDER`. It is of no use
+with another model.
+
+- Verifier: vocabulary {fingerprint.vocabulary}, weights {fingerprint.weights}.
+- Size: {model.encoder_layers} encoder and {model.decoder_layers} decoder layers, width {model.d_model}, blocks of
+  {config.block_size} tokens.
+- Data: {trained["num_pairs"]} outputs of the verifier ({search}) for {origin["source"]}, SHA-256
+  {job["source_sha256"]}.
+- Weights: mean of the last {trained["num_averaged"]} checkpoints.
+
+## Expected gain
+
+From {trained["num_held_out"]} held-out outputs, without decoding. Survival, slot by slot: the share of blocks that are
+kept up to and with that token.
+
+| slots | tokens per round | survival |
+| --- | --- | --- |
+{"".join(_row(k, figures) for k, figures in trained["figures"].items())}
+## Training
+
+| setting | value |
+| --- | --- |
+{rows}"""
+
+
+def _row(num_slots: int, figures: Mapping[str, Any]) -> str:
+    kept, reached = figures["kept"], figures["reached"]
+    survival = " ".join(f"{one / all_:.3f}" if all_ else "-" for one, all_ in zip(kept, reached, strict=True))
+    rate = figures["num_tokens"] / figures["num_rounds"]
+    return f"| {num_slots} | {rate:.2f} | {survival} |\n"

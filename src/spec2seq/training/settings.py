@@ -1,0 +1,158 @@
+"""What drafter to train, and how. Imports no torch, so that --help stays fast."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from spec2seq.drafter_config import SpecDrafterConfig
+from spec2seq.errors import OptionError
+
+if TYPE_CHECKING:
+    from spec2seq.config import ModelConfig
+
+SlotWeights = Literal["uniform", "survival", "decay"]
+SLOT_WEIGHTS: tuple[SlotWeights, ...] = get_args(SlotWeights)
+DEFAULT_POSITIONS = 512  # where the verifier has no limit
+
+
+@dataclass(frozen=True)
+class DrafterShape:
+    """How large a drafter is; its width and special ids are the verifier's.
+
+    Attributes:
+        block_size: slots per block in training.
+        decoder_layers: the paper argues for few.
+        encoder_layers: the first so many of the verifier's; None: all.
+
+    Raises:
+        OptionError: a size below 1.
+    """
+
+    block_size: int = 25
+    decoder_layers: int = 2
+    encoder_layers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "decoder_layers", "encoder_layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise OptionError(f"{name}={value} is not allowed: use 1 or more")
+
+    def config(self, verifier: ModelConfig) -> SpecDrafterConfig:
+        """The drafter's settings. Its positions hold the verifier's longest target and a block behind it.
+
+        Raises:
+            OptionError: more encoder layers than the verifier has.
+        """
+        layers = verifier.encoder_layers if self.encoder_layers is None else self.encoder_layers
+        if layers > verifier.encoder_layers:
+            raise OptionError(
+                f"encoder_layers={layers} exceeds the {verifier.encoder_layers} of the verifier, whose encoder the "
+                "drafter starts from; use at most that"
+            )
+        model = replace(
+            verifier,
+            encoder_layers=layers,
+            decoder_layers=self.decoder_layers,
+            max_source_positions=verifier.max_source_positions or DEFAULT_POSITIONS,
+            max_target_positions=(verifier.max_target_positions or DEFAULT_POSITIONS) + self.block_size,
+        )
+        return SpecDrafterConfig(model, self.block_size)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised. The defaults are the paper's.
+
+    Attributes:
+        label_smoothing: share of the weight that is spread over the vocabulary.
+        first_glancing, last_glancing: revealed slots per wrong one at the start and at the end; 0 and 0: none.
+        num_cuts: blocks per target and step; they share one pass of the encoder.
+        slot_weights: see `losses.slot_weights`.
+
+    Raises:
+        OptionError: a value that cannot be.
+    """
+
+    label_smoothing: float = 0.1
+    first_glancing: float = 0.5
+    last_glancing: float = 0.3
+    num_cuts: int = 1
+    slot_weights: SlotWeights = "uniform"
+
+    def __post_init__(self) -> None:
+        for name in ("label_smoothing", "first_glancing", "last_glancing"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                raise OptionError(f"{name}={value} is not allowed: use a number from 0 up to, not including, 1")
+        if self.num_cuts < 1:
+            raise OptionError(f"num_cuts={self.num_cuts} is not allowed: use 1 or more")
+        if self.slot_weights not in SLOT_WEIGHTS:
+            raise OptionError(
+                f"slot_weights={self.slot_weights!r} is not allowed: use one of {', '.join(SLOT_WEIGHTS)}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The paper's settings where they do not depend on the size of the data; those that do suit one CPU.
+
+    Attributes:
+        steps: updates.
+        batch_tokens: most rows x (source + target + block) tokens per update and process.
+        learning_rate: at the end of the warm-up; behind it, it falls with the square root of the steps.
+        warmup_steps: updates until then.
+        weight_decay, max_grad_norm, dropout: as their names say.
+        eval_steps: updates between two looks at the held-out pairs.
+        save_steps: updates between two checkpoints.
+        num_averaged: the drafter is the mean of the last so many checkpoints.
+        num_held_out: pairs that are not trained on, at most a tenth of all.
+        seed: of everything random.
+        bf16: multiply in bfloat16 (automatic mixed precision).
+        tensorboard: write logs for TensorBoard.
+
+    Raises:
+        OptionError: a value that cannot be.
+    """
+
+    steps: int = 20000
+    batch_tokens: int = 4096
+    learning_rate: float = 5e-4
+    warmup_steps: int = 1000
+    weight_decay: float = 0.01
+    max_grad_norm: float = 5.0
+    dropout: float = 0.1
+    eval_steps: int = 1000
+    save_steps: int = 500
+    num_averaged: int = 10
+    num_held_out: int = 500
+    seed: int = 0
+    bf16: bool = False
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_tokens", "eval_steps", "save_steps", "num_averaged", "num_held_out"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed: use 1 or more")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed: use a number above 0")
+        for name in ("warmup_steps", "weight_decay"):
+            if not getattr(self, name) >= 0:
+                raise OptionError(f"{name}={getattr(self, name)} is not allowed: use 0 or more")
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout={self.dropout} is not allowed: use a number from 0 up to, not including, 1")
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What to train, and how."""
+
+    shape: DrafterShape
+    objective: Objective
+    settings: TrainingSettings
+
+    def as_job(self) -> dict[str, object]:
+        """All of it, for comparing."""
+        return {"shape": asdict(self.shape), "objective": asdict(self.objective), "settings": asdict(self.settings)}
