@@ -163,6 +163,7 @@ def train_network(
     trainer.network, trainer.held_out = network, held_out
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
+    trainer.accelerator.wait_for_everyone()  # the first process writes the last checkpoint
     set_dropout(network, 0.0)
     return list(trainer.state.log_history)
 
@@ -194,6 +195,7 @@ def _arguments(settings: TrainingSettings, folder: Path, device: str) -> Trainin
         label_names=[],
         disable_tqdm=True,
         dataloader_pin_memory=device != "cpu",
+        ddp_find_unused_parameters=False,  # every step uses them all
     )
     # a batch is prepared for one device: several GPUs are for several processes
     arguments._n_gpu = min(arguments.n_gpu, 1)
@@ -205,7 +207,7 @@ def checkpoints(folder: Path) -> list[Path]:
     found = sorted(folder.glob("checkpoint-*"), key=_step)
     complete = [path for path in found if (path / _WRITTEN_LAST).is_file()]
     for path in set(found) - set(complete):
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)  # another process may be at it too
     return complete
 
 
