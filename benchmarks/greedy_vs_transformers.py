@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plain greedy search, this engine beside transformers' generate: same folder, same ids, same process, interleaved.
+"""Greedy search, this engine beside transformers' generate: same folder, same ids, same process, interleaved.
 
     python benchmarks/greedy_vs_transformers.py --model models/debian-en-it --tsv recipes/debian-en-it/test.tsv.gz
     python benchmarks/greedy_vs_transformers.py --synthetic base
@@ -66,6 +66,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7, help="interleaved repeats per setting (default: 7)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--drafter", help="prompt_lookup or a folder (default: plain search)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--out", type=Path, help="JSONL file to append to")
     return parser.parse_args()
@@ -173,8 +174,9 @@ def figures(
 def table_row(record: dict[str, Any]) -> str:
     low, high = record["ratio_quartiles"]
     speeds = [record["tokens"] / statistics.median(record[f"seconds_{who}"]) for who in ("ours", "transformers")]
+    setting = " | ".join(str(record[name]) for name in ("size", "drafter", "threads", "batch_size"))
     return (
-        f"| {record['size']} | {record['threads']} | {record['batch_size']} | {speeds[0]:.0f} | {speeds[1]:.0f} "
+        f"| {setting} | {speeds[0]:.0f} | {speeds[1]:.0f} "
         f"| {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
         f"| {record['lines_different']} of {record['lines']} |"
     )
@@ -187,10 +189,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, sources, options = prepare(arguments, Path(scratch) / "base")
         peer = TransformersPeer(folder, arguments.device)
-        pipeline = Pipeline.from_pretrained(str(folder), drafter=None, device=arguments.device)
-    print("| size | threads | batch | ours tokens/s | transformers tokens/s | ratio | quartiles | lines differ |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    size = {"size": arguments.synthetic or str(arguments.model), "device": arguments.device}
+        pipeline = Pipeline.from_pretrained(str(folder), drafter=arguments.drafter, device=arguments.device)
+    print("| size | drafter | threads | batch | ours, token/s | transformers, token/s | ratio | quartiles | differ |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    size = {
+        "size": arguments.synthetic or str(arguments.model),
+        "drafter": arguments.drafter or "none",
+        "device": arguments.device,
+    }
     for threads, batch_size in itertools.product(arguments.threads, arguments.batch_sizes):
         torch.set_num_threads(threads)
         batches = batches_of(sources, batch_size)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write benchmarks/README.md from the JSON lines in benchmarks/results. Figures are generated, never typed.
+"""Write benchmarks/README.md and the figures in README.md from benchmarks/results: generated, never typed.
 
 python benchmarks/write_readme.py
 """
@@ -21,6 +21,16 @@ python benchmarks/exactness_on_real_text.py --small-model small/hf --out benchma
 python benchmarks/write_readme.py
 ```"""
 
+SPEED = (
+    "Greedy search beside transformers' `generate`; ours is plain too where no drafter is named. Padded ids in, ids "
+    "out, the same batches in one process, by turns. Medians; a ratio above 1 means that ours is faster."
+)
+EXACT = (
+    "The lines of `recipes/debian-en-it/test.tsv.gz`, each system against our greedy search at batch 1. A near tie is "
+    "a first difference where the model's two best scores are closer than 1e-4."
+)
+BEGIN, END = "<!-- figures: benchmarks/write_readme.py -->", "<!-- end of figures -->"
+
 
 def records(name: str) -> list[dict[str, Any]]:
     path = FOLDER / "results" / name
@@ -29,18 +39,18 @@ def records(name: str) -> list[dict[str, Any]]:
 
 def speed_table() -> list[str]:
     lines = [
-        "| model | threads | batch | ours, tokens/s | transformers, tokens/s | ratio | quartiles | lines that differ |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| model | drafter | threads | batch | ours, token/s | transformers, token/s | ratio | quartiles | differ |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for record in records("greedy.jsonl"):
         ours, theirs = (
             record["tokens"] / statistics.median(record[f"seconds_{who}"]) for who in ("ours", "transformers")
         )
         low, high = record["ratio_quartiles"]
-        size = "base size, random weights" if record["size"] == "base" else record["size"]
+        size = "base size, random weights" if record["size"] == "base" else Path(record["size"]).name
+        setting = f"{size} | {record['drafter']} | {record['threads']} | {record['batch_size']}"
         lines.append(
-            f"| {size} | {record['threads']} | {record['batch_size']} | {ours:.0f} | {theirs:.0f} "
-            f"| {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
+            f"| {setting} | {ours:.0f} | {theirs:.0f} | {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
             f"| {record['lines_different']} of {record['lines']} |"
         )
     return lines
@@ -69,23 +79,37 @@ def machine_lines() -> list[str]:
     return [f"Machine: {line}." for line in sorted(seen)]
 
 
+def in_main_readme() -> str:
+    """The part of the README in the root that holds figures."""
+    return "\n\n".join(
+        ["\n".join(part) for part in ([SPEED], speed_table(), [EXACT], exactness_table(), machine_lines())]
+    )
+
+
+def fill(page: str, text: str) -> str:
+    """Put `text` between the page's two marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+
+
 def main() -> None:
     parts = [
         "# Measurements",
         "This page is written by `benchmarks/write_readme.py` from `benchmarks/results`. All figures are fp32.",
         "\n".join(machine_lines()),
-        "## Plain greedy search beside transformers",
-        "No speculation: the engine alone. Padded ids in, ids out, both systems on the same batches in one process, by "
-        "turns. Speeds and ratio are medians; a ratio above 1 means that ours is faster.",
+        "## Greedy search beside transformers",
+        SPEED,
         "\n".join(speed_table()),
         "## Is the output the same?",
-        "The lines of `recipes/debian-en-it/test.tsv.gz`, each system against our greedy search at batch 1. A near tie "
-        "is a first difference where the model's two best scores are closer than 1e-4.",
+        EXACT,
         "\n".join(exactness_table()),
         "## Commands",
         COMMANDS,
     ]
     (FOLDER / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    readme = FOLDER.parent / "README.md"
+    readme.write_text(fill(readme.read_text(encoding="utf-8"), in_main_readme()), encoding="utf-8")
 
 
 if __name__ == "__main__":

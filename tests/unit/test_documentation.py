@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -62,3 +63,29 @@ def test_example_streaming(capsys: pytest.CaptureFixture[str]) -> None:
     text = "This package contains the documentation. It also contains examples for developers."
     expected = Pipeline.from_pretrained(BUNDLED_MODEL, drafter=None).generate(text, num_beams=1)[0].text
     assert capsys.readouterr().out == expected + "\n"
+
+
+def test_the_features_in_the_readme_are_those_with_tests() -> None:
+    def table(page: str) -> dict[str, list[str]]:
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if "| " in line]
+        return {row[0]: row[1:] for row in rows if len(row) == 4}
+
+    backed = table(FEATURES)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    told = table(readme.split("## What there is")[1].split("##")[0])
+    assert len(told) > 10
+    for name, (ours, *others) in told.items():
+        entry, *expected = backed[name]
+        assert entry.split(":")[0].split(" `")[0].startswith(ours)
+        assert others == expected
+
+
+def test_the_figures_in_the_readme_are_generated() -> None:
+    """Every figure between the marks comes from the committed results."""
+    spec = importlib.util.spec_from_file_location("write_readme", ROOT / "benchmarks" / "write_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert module.fill(readme, module.in_main_readme()) == readme
