@@ -199,12 +199,28 @@ def test_a_part_of_another_job(fails: Callable[..., str], model: Path, tmp_path:
 
 def test_missing_files(fails: Callable[..., str], model: Path, tmp_path: Path) -> None:
     assert "in.txt: there is no such file" in fails(2, generate(model, "--input", str(tmp_path / "in.txt")))
-    assert f"Is a directory: {tmp_path}" in fails(1, generate(model, "--input", str(tmp_path)))
+    assert "is a folder" in fails(2, generate(model, "--input", str(tmp_path)))
+    assert "is a folder" in fails(2, generate(model, "--output", str(tmp_path)))
+    assert "name of the model is empty" in fails(2, ["generate", "--model", ""])
+    assert "neither a known drafter nor a folder" in fails(2, generate(model, "--drafter", ""))
     assert "there is no folder" in fails(2, generate(model, "--output", str(tmp_path / "nowhere" / "out")))
     folder = copied(model, tmp_path / "no_tokenizer")
     for name in ("vocab.json", "source.spm", "target.spm", "tokenizer_config.json"):
         (folder / name).unlink()
     assert "has no tokenizer" in fails(2, generate(folder))
+
+
+@pytest.mark.parametrize(("redirection", "flag"), [("<&-", "--input"), (">&- <$LINES", "--output")])
+def test_closed_streams(model: Path, tmp_path: Path, redirection: str, flag: str) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("The small package\n", encoding="utf-8")
+    call = f'"$PYTHON" -c "from spec2seq.cli.main import main; main()" generate --model "$MODEL" {redirection}'
+    variables = {**os.environ, "PYTHON": sys.executable, "MODEL": str(model), "LINES": str(lines)}
+    done = subprocess.run(["sh", "-c", call], env=variables, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("spec2seq: error: ")
+    assert done.stderr.endswith(f"name a file with {flag}\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_missing_bundled_model(fails: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,17 @@ def open_lines(file: Path | None, *, is_resumable: bool) -> LineSource:
     be resumable. Otherwise stdin is a stream.
 
     Raises:
-        InputError: there is no such file, or it is not UTF-8.
+        InputError: there is no such file, stdin is closed, or what is there is not UTF-8.
         OSError: the file cannot be read.
     """
+    if file is None and sys.stdin is None:
+        raise InputError("stdin is closed; name a file with --input")
     if file is None and not is_resumable:
         return LineSource("stdin", stream=sys.stdin.buffer)
     if file is not None and not file.exists():
         raise InputError(f"input {file}: there is no such file; check the path")
+    if file is not None and file.is_dir():
+        raise InputError(f"input {file} is a folder; name a file in it")
     name = "stdin" if file is None else str(file)
     data = sys.stdin.buffer.read() if file is None else file.read_bytes()
     num_lines = sum(1 for _ in _decoded(_split(data), name))

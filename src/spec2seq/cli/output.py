@@ -108,10 +108,12 @@ def open_output(path: Path | None, job: Mapping[str, object]) -> Output:
     """The place for a job's lines; `job` is all that makes its output what it is.
 
     Raises:
-        OptionError: a part of another job is in the way.
+        OptionError: a part of another job is in the way, or stdout is closed.
         OSError: the place cannot be written to.
     """
     if path is None:
+        if sys.stdout is None:
+            raise OptionError("stdout is closed; name a file with --output")
         return StreamOutput()
     if is_resumable(path):
         return ResumableOutput(path, job)
@@ -122,8 +124,10 @@ def is_resumable(path: Path | None) -> bool:
     """Whether an interrupted run into this path can be continued.
 
     Raises:
-        OptionError: there is no folder to put it in.
+        OptionError: there is no folder to put it in, or it is a folder itself.
     """
+    if path is not None and path.is_dir():
+        raise OptionError(f"output {path} is a folder; name a file in it")
     if path is not None and not path.parent.is_dir():
         raise OptionError(f"output {path}: there is no folder {path.parent}; make it first")
     return path is not None and (path.is_file() or not path.exists())

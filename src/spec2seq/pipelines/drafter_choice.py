@@ -46,7 +46,7 @@ def choose_drafter(
         return None
     if drafter == "prompt_lookup":
         return _prompt_lookup(verifier.config)
-    if not Path(drafter).is_dir() and "/" not in str(drafter):
+    if drafter == "" or (not Path(drafter).is_dir() and "/" not in str(drafter)):
         close = get_close_matches(str(drafter), DRAFTER_NAMES, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(DRAFTER_NAMES)}, or the folder of a model"
         raise OptionError(f"drafter={str(drafter)!r} is neither a known drafter nor a folder; {hint}")

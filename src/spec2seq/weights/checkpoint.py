@@ -32,6 +32,8 @@ def resolve_folder(name_or_path: str | Path) -> Path:
     Raises:
         ModelNotFoundError: there is no such folder, and no such model on the Hub or no way to reach it.
     """
+    if name_or_path == "":
+        raise ModelNotFoundError("the name of the model is empty: give a folder or an id of the Hub")
     path = Path(os.path.expanduser(name_or_path))
     if path.is_dir():
         return path
