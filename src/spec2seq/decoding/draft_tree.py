@@ -102,6 +102,8 @@ def grow_draft_tree(
     frontier = Frontier(slots, scores, beams)
     for depth in range(laws.ids.shape[2]):
         frontier = _next_frontier(trie, frontier, laws, depth, ends, room, width)
+        if not bool((frontier.slots != NOWHERE).any()):
+            return
 
 
 def _next_frontier(

@@ -101,7 +101,10 @@ class PrefixTrie:
 
     def insert(self, parents: Tensor, tokens: Tensor, is_new: Tensor) -> Tensor:
         """Add the nodes marked in `is_new` [G, m], whose parents are there. Returns slots [G, m], NOWHERE elsewhere."""
-        self._reserve(int(is_new.sum(1).max()))
+        most = int(is_new.sum(1).max())
+        if most == 0:
+            return torch.full_like(parents, NOWHERE)
+        self._reserve(most)
         free_first = self.is_used.long().argsort(dim=1, stable=True)
         ranks = (is_new.cumsum(1) - 1).clamp(min=0)
         slots = free_first.gather(1, ranks).masked_fill_(~is_new, NOWHERE)
