@@ -271,3 +271,21 @@ def test_exactness_needs_something_to_compare(fails: Callable[..., str], model: 
     assert "no drafter" in fails(2, [*arguments, "--drafter", "none"])
     assert "num_beams=4" in fails(2, [*arguments, "--num-beams", "4"])
     assert "do_sample=True" in fails(2, [*arguments, "--do-sample"])
+
+
+def test_the_output_cannot_be_the_input(
+    fails: Callable[[int, list[str], str], str], model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("The small package\n", encoding="utf-8")
+    call = ["generate", "--model", str(model), "--input", str(file), "--output", f"{tmp_path}/./text.txt"]
+    assert "is the input itself" in fails(2, call)
+    assert file.read_text(encoding="utf-8") == "The small package\n"
+
+
+def test_nothing_to_compare_is_not_exact(
+    fails: Callable[[int, list[str], str], str], model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "empty.txt"
+    file.touch()
+    assert "has no line" in fails(2, ["exactness", "--model", str(model), "--input", str(file)])

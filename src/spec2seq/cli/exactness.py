@@ -22,6 +22,7 @@ from spec2seq.cli.options import (
     chosen_drafter,
     with_generation_options,
 )
+from spec2seq.errors import InputError
 from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 
@@ -70,6 +71,8 @@ def exactness(
 
     source = open_lines(input_path, is_resumable=True)
     texts = [line.text for line in islice(source.lines(), num_lines)]
+    if not texts:
+        raise InputError(f"{input_path} has no line, so there is nothing to compare; name a file with text")
     pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), device=device, dtype=dtype, num_threads=threads)
     options = pipeline.options(**cast("GenerationArguments", {"num_beams": 1, **generation}))
     text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, lambda index: f"line {index + 1}")

@@ -14,6 +14,7 @@ from spec2seq.cli.output import is_resumable, open_output
 from spec2seq.cli.progress import line_progress
 from spec2seq.cli.summary import Summary
 from spec2seq.cli.writing import LineWriter
+from spec2seq.errors import OptionError
 from spec2seq.pipelines import Pipeline
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Run:
 
     def over_file(self, input_path: Path | None, output_path: Path | None) -> None:
         """Run over a file or stdin, line by line, continuing an interrupted run of the same job."""
+        if input_path and output_path and input_path.is_file() and input_path.resolve() == output_path.resolve():
+            raise OptionError(f"--output {output_path} is the input itself and would replace it; name another file")
         source = open_lines(input_path, is_resumable=is_resumable(output_path))
         pipeline = self._load()
         output = open_output(output_path, self._job(source))
