@@ -159,6 +159,8 @@ def test_an_interrupted_run_is_continued(
 ) -> None:
     """Interrupted by a signal, started again with the same command: no line is lost, and none is made twice."""
     monkeypatch.setattr(cli_run, "CHUNK_LINES", 2)
+    # a test run in the background of a shell inherits that interrupts are ignored
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     (tmp_path / "in.txt").write_text("\n".join(LINES))
     output = tmp_path / "out.txt"
     arguments = ["generate", "--model", str(model), "--input", str(tmp_path / "in.txt"), "-o", str(output), *GREEDY]
@@ -172,6 +174,7 @@ def test_an_interrupted_run_is_continued(
     with monkeypatch.context() as patch:
         patch.setattr(ResumableOutput, "write", write_and_interrupt)
         assert run(arguments) == 130
+    signal.signal(signal.SIGINT, handler)
     assert capsys.readouterr().err == "spec2seq: error: interrupted\n"
     part = tmp_path / "out.txt.part"
     assert 5 <= part.read_bytes().count(b"\n") < len(LINES)
