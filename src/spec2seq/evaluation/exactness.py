@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
-
-from spec2seq.decoding.processors import QueryContext, build_processors
 from spec2seq.errors import NumericsError, OptionError
 from spec2seq.evaluation.near_ties import FP32_TOLERANCE
+from spec2seq.evaluation.teacher_forcing import forced_scores
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decoder_start
 from spec2seq.pipelines.results import sum_stats
-from spec2seq.types import DecodedRequest, SourceBatch, TensorScores, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from spec2seq.interfaces import Verifier
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.pipelines.plans import Piece, TextOptions
-    from spec2seq.types import RequestStats
+    from spec2seq.types import DecodedRequest, RequestStats
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,6 @@ def _at(tokens: Sequence[int], position: int) -> int | None:
     return tokens[position] if position < len(tokens) else None
 
 
-@torch.inference_mode()
 def top_two_margin(
     verifier: Verifier, source_ids: list[int], prompt: list[int], generated: list[int], options: ResolvedOptions
 ) -> float:
@@ -152,26 +148,5 @@ def top_two_margin(
         prompt: what the target starts with, decoder start token included.
         generated: tokens generated after it.
     """
-    device = verifier.device
-    tokens = torch.tensor([[*prompt, *generated]], device=device)
-    length = tokens.shape[1]
-    processors = build_processors(options, is_beam=False, device=device)
-    encoded = verifier.encode(SourceBatch.from_lists([source_ids], verifier.config.pad_token_id, device))
-    output = verifier.decode(
-        tokens,
-        torch.arange(length, device=device)[None],
-        torch.tensor([length], device=device),
-        verifier.new_cache(1),
-        encoded,
-        Wanted(top=2, logits=True, banned=processors.static_bans),
-        queries=torch.tensor([[length - 1]], device=device),
-    )
-    context = QueryContext(
-        tokens=tokens,
-        lengths=torch.tensor([[length]], device=device),
-        prompt_lengths=torch.tensor([len(prompt)], device=device),
-        max_lengths=torch.tensor([len(prompt) + options.budget(len(prompt))], device=device),
-        valid=torch.ones((1, 1), dtype=torch.bool, device=device),
-    )
-    best, _ = TensorScores(processors(output.scores.logits(), context)).top(2)
+    best, _ = forced_scores(verifier, source_ids, prompt, generated, options, first_query=len(generated)).top(2)
     return float(best[0, 0, 0] - best[0, 0, 1])

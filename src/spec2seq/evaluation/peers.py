@@ -1,4 +1,4 @@
-"""Other decoders on the same folder and ids, to compare with."""
+"""transformers' own model on the same folder and ids, to compare with."""
 
 from __future__ import annotations
 
@@ -28,8 +28,30 @@ class TransformersPeer:
             sources: ids of each source, EOS included.
             options: arguments of transformers' generate.
         """
-        ids, lengths = pad_rows(sources, self.model.config.pad_token_id, self.model.device)
-        mask = (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()
+        ids, mask = self._padded(sources)
         rows = self.model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
         eos = self.model.config.eos_token_id
         return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
+
+    @torch.inference_mode()
+    def choices(
+        self, source: Sequence[int], decoder_start: int, target: Sequence[int], banned: Sequence[int]
+    ) -> list[int]:
+        """The best token at every place of `target`, with the tokens of `target` before it.
+
+        Args:
+            source: ids of one source.
+            decoder_start: what the target starts with.
+            target: an output for it.
+            banned: ids that are never chosen.
+        """
+        ids, mask = self._padded([source])
+        given = torch.tensor([[decoder_start, *target[:-1]]], device=ids.device)
+        logits = self.model(ids, attention_mask=mask, decoder_input_ids=given).logits[0].float()
+        logits[:, list(banned)] = float("-inf")
+        best: list[int] = logits.argmax(-1).tolist()
+        return best
+
+    def _padded(self, sources: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        ids, lengths = pad_rows(sources, self.model.config.pad_token_id, self.model.device)
+        return ids, (torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]).long()

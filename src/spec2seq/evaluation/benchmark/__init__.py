@@ -1,0 +1,1 @@
+"""One benchmark for this package and its peers: same lines, same timed region, by turns. See `run.Benchmark`."""
