@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq.decoding.admission import check_encoder_states, check_rows, check_source
+from spec2seq.decoding.batch_size import BatchSize
 from spec2seq.decoding.noise import fresh_seed
 from spec2seq.decoding.recording import ScoreRecord, certain_scores, record_start_logits
 from spec2seq.decoding.samples import SampleGroup
@@ -61,6 +62,11 @@ class Decoder:
     def alive(self) -> bool:
         """Whether a step would still do or tell something."""
         return bool(self._live or self._emissions)
+
+    @property
+    def size(self) -> BatchSize:
+        """What runs, and what waits to join it."""
+        return _size([*(self._search.requests if self._search else []), *self._waiting])
 
     def add(
         self,
@@ -256,17 +262,20 @@ class Decoder:
     def _newcomers(self, search: Search) -> list[Request]:
         """The leading waiting requests that may join the search now."""
         newcomers: list[Request] = []
-        sources = [len(request.source_ids) for request in search.requests]
-        longest_source = max(sources, default=0)
-        longest_target = max([request.prompt_length + len(request.token_ids) for request in search.requests], default=0)
+        size = _size(search.requests)
         for request in self._waiting:
-            num_rows = (len(search.requests) + len(newcomers) + 1) * search.places_per_request
-            longest_source = max(longest_source, len(request.source_ids))
-            # nobody knows yet how long a newcomer's target gets: as long as its source, usually
-            tokens = num_rows * (longest_source + max(longest_target, longest_source))
-            is_full = num_rows > self.max_rows or (self.max_batch_tokens is not None and tokens > self.max_batch_tokens)
+            size = size.joined(request.options.num_beams, len(request.source_ids))
+            is_full = not size.is_within(self.max_rows, self.max_batch_tokens)
             is_alike = not newcomers or (request.encoder_states is None) == (newcomers[0].encoder_states is None)
             if request.options != search.options or not is_alike or (is_full and (search.requests or newcomers)):
                 break
             newcomers.append(request)
         return newcomers
+
+
+def _size(requests: Iterable[Request]) -> BatchSize:
+    size = BatchSize()
+    for request in requests:
+        target_length = request.prompt_length + len(request.token_ids)
+        size = size.joined(request.options.num_beams, len(request.source_ids), target_length)
+    return size

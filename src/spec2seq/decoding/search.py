@@ -91,11 +91,6 @@ class Search(ABC):
         return len(self.requests) * self.rows_per_request
 
     @property
-    def places_per_request(self) -> int:
-        """How many of the decoder's `max_rows` a request takes up."""
-        return self.rows_per_request
-
-    @property
     def cache(self) -> Cache:
         assert self._cache is not None, "no request was admitted yet"
         return self._cache

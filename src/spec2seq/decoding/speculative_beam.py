@@ -77,10 +77,6 @@ class SpeculativeBeamSearch(BeamSearch):
         assert self._trie is not None, "no request was admitted yet"
         return self._trie
 
-    @property
-    def places_per_request(self) -> int:
-        return self.options.num_beams
-
     def admit(self, requests: Sequence[Request], source: SourceBatch) -> None:
         num_before = len(self.requests)
         super().admit(requests, source)

@@ -9,7 +9,7 @@ from spec2seq.errors import NumericsError, OptionError
 from spec2seq.evaluation.near_ties import FP32_TOLERANCE
 from spec2seq.evaluation.teacher_forcing import forced_scores
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
-from spec2seq.pipelines.batching import decoder_start
+from spec2seq.pipelines.piece_decoder import decoder_start
 from spec2seq.pipelines.results import sum_stats
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 import torch
 
 from spec2seq.errors import InputError, NumericsError, OptionError
-from spec2seq.pipelines.batching import add_pieces, decoder_start
+from spec2seq.pipelines.piece_decoder import PieceDecoder, decoder_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from spec2seq.config import ModelConfig, ResolvedOptions
     from spec2seq.decoding.loop import Decoder
     from spec2seq.pipelines.batching import OnTokens
+    from spec2seq.pipelines.piece_decoder import PieceNews
     from spec2seq.pipelines.plans import InputPlan, Piece
-    from spec2seq.types import Emission
 
     DecodeIds = Callable[[Sequence[int]], str]
 
@@ -127,7 +127,7 @@ def _num_settled(text: str) -> int:
     return max(end, len(text) - _MAX_HELD)
 
 
-class _StreamedInput:
+class StreamedInput:
     """The text of one input: its pieces one after another, with what lies between them."""
 
     def __init__(self, plan: InputPlan, decode: DecodeIds) -> None:
@@ -183,37 +183,31 @@ def stream_texts(
     Raises:
         NumericsError: the model failed on an input.
     """
-    inputs = [_StreamedInput(plan, decode) for plan in plans]
+    inputs = [StreamedInput(plan, decode) for plan in plans]
     places = [(i, place) for i, plan in enumerate(plans) for place in range(len(plan.pieces))]
     pieces = [piece for plan in plans for piece in plan.pieces]
+    queue: PieceDecoder[tuple[int, int]] = PieceDecoder(decoder, options)
     with turn():
-        owners = dict(zip(add_pieces(decoder, pieces, options), places, strict=True))
+        queue.add(pieces, places)
         news = [(i, one.begin()) for i, one in enumerate(inputs)]
     try:
         yield from ((i, text) for i, text in news if text)
-        while decoder.alive:
+        while queue.alive:
             with turn():
-                news = [_told(decoder, emission, owners, inputs, label) for emission in decoder.step()]
+                news = [_told(one, inputs, label) for one in queue.step()]
             yield from ((i, text) for i, text in news if text)
     finally:
-        for request in owners:
-            decoder.cancel(request)
+        queue.cancel_all()
 
 
 def _told(
-    decoder: Decoder,
-    emission: Emission,
-    owners: dict[int, tuple[int, int]],
-    inputs: Sequence[_StreamedInput],
-    label: Callable[[int], str],
+    news: PieceNews[tuple[int, int]], inputs: Sequence[StreamedInput], label: Callable[[int], str]
 ) -> tuple[int, str]:
-    """What an emission adds to the text of its input."""
-    index, place = owners[emission.request]
-    if emission.finish_reason:
-        outcome = decoder.result(emission.request)
-        if outcome.error:
-            raise NumericsError(f"{label(index)}: {outcome.error}")
-    return index, inputs[index].take(place, emission.token_ids, bool(emission.finish_reason))
+    """What news about a piece add to the text of its input."""
+    index, place = news.owner
+    if news.outcome is not None and news.outcome.error:
+        raise NumericsError(f"{label(index)}: {news.outcome.error}")
+    return index, inputs[index].take(place, news.emission.token_ids, news.outcome is not None)
 
 
 def only_texts(stream: Generator[tuple[int, str], None, None]) -> Generator[str, None, None]:

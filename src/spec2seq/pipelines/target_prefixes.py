@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spec2seq.decoding.admission import check_ids
 from spec2seq.errors import InputError
-from spec2seq.pipelines.batching import decoder_start
+from spec2seq.pipelines.piece_decoder import decoder_start
 from spec2seq.tokenization import TargetStart
 
 if TYPE_CHECKING:
