@@ -181,10 +181,9 @@ class Pipeline:
             InputError: a text cannot be used.
             NumericsError: the model produced NaN for a text; raised when all others are done, and holds their results.
         """
-        texts = checked_texts(texts)
         text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label, target_prefix)
         with self._lock:
-            resolved, plans = self._planned(texts, options, arguments, text_options)
+            resolved, plans = self.prepare(texts, text_options, options, **arguments)
             collector = Collector(plans, self.tokenizer.decode, Reporter(on_progress, on_result))
             with token_relay(streamer, collector.pieces, len(plans), resolved, self.model.config) as on_tokens:
                 self.decode(collector.pieces, resolved, collector.add, batch_tokens, on_tokens)
@@ -239,7 +238,7 @@ class Pipeline:
     ) -> Generator[tuple[int, str], None, None]:
         """The same from several texts at once: yields (index of the text, part of its output)."""
         text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, label, target_prefix)
-        return self._stream(checked_texts(texts), options, arguments, text_options, batch_tokens)
+        return self._stream(texts, options, arguments, text_options, batch_tokens)
 
     def generate_ids(
         self,
@@ -286,6 +285,22 @@ class Pipeline:
                 self.decode(collector.pieces, resolved, collector.add, batch_tokens, on_tokens)
         return collector.results(lambda index: f"source_ids[{index}]")
 
+    def prepare(
+        self,
+        texts: str | Sequence[str],
+        text_options: TextOptions,
+        options: GenerationOptions | None = None,
+        **arguments: Unpack[GenerationArguments],
+    ) -> tuple[ResolvedOptions, list[InputPlan]]:
+        """What a call with these texts and options comes to: the options that apply, and the pieces of every text.
+
+        For those who drive a decoder themselves, within `turn`. Raises what `generate` raises before it decodes.
+        """
+        texts = checked_texts(texts)
+        resolved = self.options(options, **arguments)
+        is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
+        return resolved, self.plan(texts, resolved, text_options, is_start_said=is_start_said)
+
     def plan(
         self,
         texts: Sequence[str],
@@ -313,23 +328,12 @@ class Pipeline:
 
         `on_tokens(index, token_ids)` is called whenever a piece got new tokens.
         """
-        with self._turn(batch_tokens):
+        with self.turn(batch_tokens):
             if not pieces:
                 return
-            decoder = self._decoder(resolved, batch_tokens)
+            decoder = self.new_decoder(resolved, batch_tokens)
             for piece, outcome in decode_pieces(decoder, pieces, resolved, on_tokens):
                 take(piece, outcome)
-
-    def _planned(
-        self,
-        texts: Sequence[str],
-        options: GenerationOptions | None,
-        arguments: GenerationArguments,
-        text_options: TextOptions,
-    ) -> tuple[ResolvedOptions, list[InputPlan]]:
-        resolved = self.options(options, **arguments)
-        is_start_said = _says_start(options) or arguments.get("forced_bos_token_id") is not None
-        return resolved, self.plan(texts, resolved, text_options, is_start_said=is_start_said)
 
     def _give_prefixes(self, plans: Sequence[InputPlan], text_options: TextOptions) -> None:
         if text_options.target_prefix is not None:
@@ -342,28 +346,33 @@ class Pipeline:
 
     def _stream(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         options: GenerationOptions | None,
         arguments: GenerationArguments,
         text_options: TextOptions,
         batch_tokens: int,
     ) -> Generator[tuple[int, str], None, None]:
-        with self._turn(batch_tokens):
-            resolved, plans = self._planned(texts, options, arguments, text_options)
+        with self.turn(batch_tokens):
+            resolved, plans = self.prepare(texts, text_options, options, **arguments)
             check_streamable(resolved, "streaming")
-            decoder = self._decoder(resolved, batch_tokens)
-        turn = partial(self._turn, batch_tokens)
+            decoder = self.new_decoder(resolved, batch_tokens)
+        turn = partial(self.turn, batch_tokens)
         return stream_texts(decoder, plans, resolved, self.tokenizer.decode, turn, text_options.label)
 
     @contextmanager
-    def _turn(self, batch_tokens: int) -> Iterator[None]:
+    def turn(self, batch_tokens: int) -> Iterator[None]:
         """What holds while the model works: no other call does, and the threads are this pipeline's."""
         if batch_tokens < 1:
             raise OptionError(f"batch_tokens={batch_tokens} is not allowed: use 1 or more")
         with self._lock, cpu_threads(self.num_threads), explained_memory_errors(batch_tokens):
             yield
 
-    def _decoder(self, resolved: ResolvedOptions, batch_tokens: int) -> Decoder:
+    def new_decoder(self, resolved: ResolvedOptions, batch_tokens: int) -> Decoder:
+        """An empty decoder with a drafter of its own, where these options use one.
+
+        Raises:
+            OptionError: the options do not suit the drafter.
+        """
         drafter = None
         if self.make_drafter and resolved.num_beams > 1 and not resolved.speculative_beams:
             warnings.warn(
