@@ -38,8 +38,8 @@ def decode_pieces(
     before hours of work have gone into the others.
     """
     order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].source_ids))
-    queue: PieceDecoder[int] = PieceDecoder(decoder, options)
-    queue.add([pieces[i] for i in order], order)
+    queue: PieceDecoder[int] = PieceDecoder(decoder)
+    queue.add([pieces[i] for i in order], options, order)
     while queue.alive:
         for news in queue.step():
             if on_tokens is not None and news.emission.token_ids:

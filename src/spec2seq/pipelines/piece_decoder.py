@@ -36,16 +36,14 @@ class PieceNews(Generic[Owner]):
 
 
 class PieceDecoder(Generic[Owner]):
-    """Pieces with equal options in one decoder; they may join and leave at any time.
+    """Pieces in one decoder; they may join and leave at any time.
 
     Args:
         decoder: used by nobody else.
-        options: of all pieces.
     """
 
-    def __init__(self, decoder: Decoder, options: ResolvedOptions) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
-        self.options = options
         self._entries: dict[int, tuple[Owner, list[int]]] = {}  # by request: whose it is, its target prefix
 
     @property
@@ -53,12 +51,7 @@ class PieceDecoder(Generic[Owner]):
         """Whether a step would still do or tell something."""
         return self.decoder.alive
 
-    @property
-    def owners(self) -> list[Owner]:
-        """Whose pieces are not finished, in the order in which they came."""
-        return [owner for owner, _ in self._entries.values()]
-
-    def add(self, pieces: Sequence[Piece], owners: Sequence[Owner]) -> list[int]:
+    def add(self, pieces: Sequence[Piece], options: ResolvedOptions, owners: Sequence[Owner]) -> list[int]:
         """Queue one request per piece. Returns what to call them when they are to be cancelled.
 
         Raises:
@@ -67,7 +60,7 @@ class PieceDecoder(Generic[Owner]):
         requests: list[int] = []
         # added group by group, so that each is padded to its own longest source
         for start in range(0, len(pieces), self.decoder.max_rows):
-            requests += self._add(pieces[start : start + self.decoder.max_rows])
+            requests += self._add(pieces[start : start + self.decoder.max_rows], options)
         for request, owner, piece in zip(requests, owners, pieces, strict=True):
             self._entries[request] = (owner, piece.target_prefix)
         return requests
@@ -97,13 +90,13 @@ class PieceDecoder(Generic[Owner]):
         for request in list(self._entries):
             self.cancel(request)
 
-    def _add(self, pieces: Sequence[Piece]) -> list[int]:
+    def _add(self, pieces: Sequence[Piece], options: ResolvedOptions) -> list[int]:
         config = self.decoder.verifier.config
         seeds = [piece.seed for piece in pieces if piece.seed is not None]
         states = [piece.encoder_states for piece in pieces if piece.encoder_states is not None]
         return self.decoder.add(
             SourceBatch.from_lists([piece.source_ids for piece in pieces], config.pad_token_id),
-            self.options,
+            options,
             prompts=[[decoder_start(piece.start, config), *piece.target_prefix] for piece in pieces],
             forced_first_tokens=[piece.start.forced_first for piece in pieces],
             seeds=seeds or None,

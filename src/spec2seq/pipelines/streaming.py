@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # A longer run of characters without white space is no word whose end could still change what precedes it.
 _MAX_HELD = 32
+# what decoders put for bytes that are no character yet
+_HALF_CHARACTER = "\ufffd"
 
 
 class TokenStreamer(Protocol):
@@ -80,18 +82,29 @@ def check_streamable(options: ResolvedOptions, name: str) -> None:
         )
 
 
-class GrowingText:
+class _ToldText:
+    """The text of token ids that keep coming, and how much of it was told."""
+
+    def __init__(self, decode: DecodeIds) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._told = ""
+
+    def _news(self, text: str) -> str:
+        if len(text) <= len(self._told):
+            return ""
+        news = text[len(self._told) :]
+        self._told = text
+        return news
+
+
+class GrowingText(_ToldText):
     """The text of token ids that keep coming, given out as far as later ids will not change it.
 
     A word is held until white space or the next wide character (Chinese, Japanese, Korean) follows, white space until a
     word follows: what comes next may still belong to the word, or take the space before it away. What the last id alone
     has changed is held too: it may be a part of a character.
     """
-
-    def __init__(self, decode: DecodeIds) -> None:
-        self._decode = decode
-        self._ids: list[int] = []
-        self._given = ""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take in ids; returns the text that is certain now and was not given before."""
@@ -105,12 +118,23 @@ class GrowingText:
         """The rest, when no more ids come."""
         return self._news(self._decode(self._ids))
 
-    def _news(self, text: str) -> str:
-        if len(text) <= len(self._given):
-            return ""
-        news = text[len(self._given) :]
-        self._given = text
+
+class TokenTexts(_ToldText):
+    """What every token adds to the text of an output; joined, they are the text.
+
+    A token that ends within a character adds nothing, the one that completes the character adds all of it.
+    """
+
+    def push(self, token_ids: Sequence[int], is_finished: bool) -> list[str]:
+        """Take in ids; returns one text for each. `is_finished`: there will be no more."""
+        news = [self._add(token_id) for token_id in token_ids]
+        if news and is_finished:
+            news[-1] += self._news(self._decode(self._ids))
         return news
+
+    def _add(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        return self._news(self._decode(self._ids).rstrip(_HALF_CHARACTER))
 
 
 def _common_start(one: str, other: str) -> str:
@@ -186,9 +210,9 @@ def stream_texts(
     inputs = [StreamedInput(plan, decode) for plan in plans]
     places = [(i, place) for i, plan in enumerate(plans) for place in range(len(plan.pieces))]
     pieces = [piece for plan in plans for piece in plan.pieces]
-    queue: PieceDecoder[tuple[int, int]] = PieceDecoder(decoder, options)
+    queue: PieceDecoder[tuple[int, int]] = PieceDecoder(decoder)
     with turn():
-        queue.add(pieces, places)
+        queue.add(pieces, options, places)
         news = [(i, one.begin()) for i, one in enumerate(inputs)]
     try:
         yield from ((i, text) for i, text in news if text)

@@ -1,0 +1,154 @@
+"""Batches of equal options side by side, each a decoder of its own; one of them runs a round at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from spec2seq.pipelines.piece_decoder import PieceDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spec2seq.config import ResolvedOptions
+    from spec2seq.decoding.loop import Decoder
+    from spec2seq.pipelines.piece_decoder import PieceNews
+    from spec2seq.serving.jobs import Job
+
+    MakeDecoder = Callable[[ResolvedOptions], Decoder]
+
+# Every live piece gets one round per turn of all lanes, so each further lane makes that turn longer for everybody.
+MAX_LANES = 4
+# What one job may hold of a lane's rows: some stay free for whoever comes next.
+MAX_SHARE = 0.75
+
+
+class Entry(NamedTuple):
+    """A piece of a job. `is_alone`: it was in a batch that the model failed on, and is tried again by itself."""
+
+    job: Job
+    piece: int
+    is_alone: bool = False
+
+
+class LaneKey(NamedTuple):
+    """Entries with equal keys may share a lane."""
+
+    options: ResolvedOptions
+    is_alone: bool
+
+    @classmethod
+    def of(cls, entry: Entry) -> LaneKey:
+        return cls(entry.job.options, entry.is_alone)
+
+
+class Lane:
+    """One batch."""
+
+    def __init__(self, key: LaneKey, decoder: Decoder) -> None:
+        self.key = key
+        self.decoder = decoder
+        self._pieces: PieceDecoder[Entry] = PieceDecoder(decoder)
+        self._requests: dict[Entry, int] = {}
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What is in it."""
+        return list(self._requests)
+
+    def has_room(self, entry: Entry, max_tokens: int) -> bool:
+        """Whether the entry could join now, with so many tokens left for this lane. An empty lane always has room."""
+        size = self.decoder.size
+        if size.num_rows == 0:
+            return True
+        num_rows, source_length = rows_of(entry), len(entry.job.pieces[entry.piece].source_ids)
+        return not entry.is_alone and size.joined(num_rows, source_length).is_within(self.decoder.max_rows, max_tokens)
+
+    def is_share_used(self, job: Job) -> bool:
+        """Whether a job holds as many rows as one may."""
+        num_rows = sum(rows_of(entry) for entry in self.entries if entry.job is job)
+        return num_rows >= MAX_SHARE * self.decoder.max_rows
+
+    def add(self, entry: Entry) -> None:
+        """Let an entry in. Raises InputError or OptionError where it does not suit the model."""
+        job, piece = entry.job, entry.job.pieces[entry.piece]
+        (self._requests[entry],) = self._pieces.add([piece], job.options, [entry])
+
+    def step(self) -> list[PieceNews[Entry]]:
+        """One round for all entries; finished ones leave."""
+        news = self._pieces.step()
+        for one in news:
+            if one.outcome is not None:
+                del self._requests[one.owner]
+        return news
+
+    def drop(self, job: Job) -> None:
+        """A job's entries leave."""
+        for entry in [entry for entry in self._requests if entry.job is job]:
+            self._pieces.cancel(self._requests.pop(entry))
+
+
+def rows_of(entry: Entry) -> int:
+    """How many rows of a verifier call the entry takes up."""
+    options = entry.job.options
+    return options.num_return_sequences if options.do_sample else options.num_beams
+
+
+class LaneSet:
+    """The lanes, in the order in which they take turns.
+
+    Args:
+        make_decoder: a new one for these options.
+        max_tokens: of all lanes together.
+    """
+
+    def __init__(self, make_decoder: MakeDecoder, max_tokens: int) -> None:
+        self._make_decoder = make_decoder
+        self._max_tokens = max_tokens
+        self._lanes: dict[LaneKey, Lane] = {}
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What is in any of them. May be asked for in any thread."""
+        return [entry for lane in list(self._lanes.values()) for entry in lane.entries]
+
+    def find(self, entry: Entry) -> Lane | None:
+        """The lane for this entry, opened if need be; None where too many are open.
+
+        Raises:
+            OptionError: the options do not suit the drafter.
+        """
+        key = LaneKey.of(entry)
+        if key not in self._lanes and len(self._lanes) < MAX_LANES:
+            self._lanes[key] = Lane(key, self._make_decoder(key.options))
+        return self._lanes.get(key)
+
+    def has_room(self, lane: Lane, entry: Entry) -> bool:
+        """Whether the entry could join the lane now."""
+        others = sum(other.decoder.size.tokens for other in self._lanes.values() if other is not lane)
+        return lane.has_room(entry, self._max_tokens - others)
+
+    def smallest(self) -> Lane:
+        """The lane with the fewest rows."""
+        return min(self._lanes.values(), key=lambda lane: lane.decoder.size.num_rows)
+
+    def next(self) -> Lane | None:
+        """The lane whose turn it is, None where nothing is to be done. Empty lanes are closed."""
+        for key, lane in list(self._lanes.items()):
+            del self._lanes[key]
+            if lane.entries:
+                self._lanes[key] = lane  # behind the others
+                return lane
+        return None
+
+    def close(self, lane: Lane) -> list[Entry]:
+        """Give up a lane. Returns what was in it."""
+        del self._lanes[lane.key]
+        return lane.entries
+
+    def drop(self, job: Job) -> None:
+        """A job's entries leave."""
+        for lane in self._lanes.values():
+            lane.drop(job)
