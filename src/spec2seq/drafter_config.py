@@ -1,14 +1,12 @@
-"""What a Spec-Drafter network is. Imports no torch."""
+"""What the networks of drafters are. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Literal
 
+from spec2seq.config import ModelConfig  # noqa: TC001  who reads a drafter's config.json reads the annotations
 from spec2seq.errors import OptionError
-
-if TYPE_CHECKING:
-    from spec2seq.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -69,3 +67,126 @@ class SpecDrafterConfig:
             output_scale=1.0,
             is_attention_scaled=True,
         )
+
+
+States = Literal["none", "last", "mix"]
+BlockAttention = Literal["bidirectional", "causal"]
+
+
+@dataclass(frozen=True)
+class FeatureDrafterConfig:
+    """The drafter that reads the verifier's own states: no encoder, few layers, a cache.
+
+    Attributes:
+        verifier: the model it drafts for; what it reads and answers with is as wide as that.
+        block_size: tokens per block in training.
+        width, num_layers, num_heads, ffn_dim: of its own layers.
+        max_positions: of the longest prefix without its start token, and the block after it.
+        states: what it sees of the prefix: the verifier's embeddings of it ("none"), the outputs of the last decoder
+            layer ("last"), or a learned mixture of these and all layers between ("mix").
+        block_attention: whether the places of a block see each other both ways, or only earlier ones.
+        bigram_rank: of the table that says which token follows which within a block; 0: no such table.
+        bigram_candidates: how many tokens per place the table chooses among.
+        shortlist_size: how many of the commonest tokens can be drafted; None: all.
+
+    Raises:
+        OptionError: a size that cannot be.
+    """
+
+    verifier: ModelConfig
+    block_size: int
+    width: int
+    num_layers: int
+    num_heads: int
+    ffn_dim: int
+    max_positions: int
+    states: States = "mix"
+    block_attention: BlockAttention = "bidirectional"
+    bigram_rank: int = 64
+    bigram_candidates: int = 16
+    shortlist_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_at_least(self, 1, "block_size", "width", "num_layers", "num_heads", "ffn_dim", "bigram_candidates")
+        _check_at_least(self, 0, "bigram_rank")
+        if self.width % (2 * self.num_heads):
+            raise OptionError(
+                f"width={self.width} cannot be divided into {self.num_heads} heads of an even width; use a multiple of "
+                f"{2 * self.num_heads}"
+            )
+        if self.block_size > self.max_positions:
+            raise OptionError(
+                f"block_size={self.block_size} does not fit the {self.max_positions} positions of the drafter; "
+                "use fewer tokens, or more positions"
+            )
+        vocabulary = self.verifier.target_vocab_size
+        if self.shortlist_size is not None and not self.bigram_candidates <= self.shortlist_size <= vocabulary:
+            raise OptionError(
+                f"shortlist_size={self.shortlist_size} is not allowed: use {self.bigram_candidates} to {vocabulary}"
+            )
+
+    @property
+    def hidden_layers(self) -> tuple[int, ...]:
+        """The decoder layers of the verifier whose outputs it reads; 0 is the embeddings."""
+        last = self.verifier.decoder_layers
+        return {"none": (0,), "last": (last,), "mix": tuple(range(last + 1))}[self.states]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many tokens can be drafted."""
+        return self.verifier.target_vocab_size if self.shortlist_size is None else self.shortlist_size
+
+    @property
+    def layers(self) -> ModelConfig:
+        """The settings of its own layers: norms last, ReLU, sines and cosines for positions."""
+        return replace(
+            self.verifier,
+            d_model=self.width,
+            decoder_layers=self.num_layers,
+            decoder_heads=self.num_heads,
+            head_dim=self.width // self.num_heads,
+            decoder_ffn_dim=self.ffn_dim,
+            activation="relu",
+            positions="sinusoidal",
+            position_offset=0,
+            max_target_positions=self.max_positions,
+            is_pre_norm=False,
+            has_final_norm=False,
+            has_embedding_norm=False,
+            norm="layer",
+            norm_eps=1e-5,
+            is_gated_ffn=False,
+            has_bias=True,
+            is_attention_scaled=True,
+        )
+
+
+@dataclass(frozen=True)
+class BlockwiseConfig:
+    """Heads on the verifier's last hidden state, one for each token of a block (Stern et al. 2018).
+
+    Attributes:
+        verifier: the model they draft for.
+        block_size: number of heads.
+        ffn_dim: inner width of each head.
+
+    Raises:
+        OptionError: a size that cannot be.
+    """
+
+    verifier: ModelConfig
+    block_size: int
+    ffn_dim: int
+
+    def __post_init__(self) -> None:
+        _check_at_least(self, 1, "block_size", "ffn_dim")
+
+
+DrafterConfig = SpecDrafterConfig | FeatureDrafterConfig | BlockwiseConfig
+
+
+def _check_at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value < least:
+            raise OptionError(f"{name}={value} is not allowed: use {least} or more")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.config import ModelConfig
-    from spec2seq.drafter_config import SpecDrafterConfig
+    from spec2seq.drafter_config import FeatureDrafterConfig, SpecDrafterConfig
     from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, Scores, SourceBatch, Wanted
 
     Choose = Callable[[Tensor, int], Tensor]
@@ -143,6 +143,55 @@ class DraftNetwork(Protocol):
 
         Exactly k = `num_draft_tokens` slots are laid after each prefix. The scores of rows whose slots would run past
         the positions mean nothing.
+        """
+
+
+class BlockScores(Protocol):
+    """What a `FeatureNetwork` expects of the slots of a block [B, k], each behind the token before it."""
+
+    def tokens(self) -> Tensor:
+        """The best token of every slot behind the best one of the slot before, [B, k]."""
+
+    def log_probs(self, slot: int, previous: Tensor) -> Tensor:
+        """The law [B, V] of a slot when the token before it is `previous` [B]; to be called where `Wanted.logits` was
+        said."""
+
+
+class FeatureNetwork(Protocol):
+    """The network of the drafter that reads the verifier's states, on some engine. It knows the verifier's weights."""
+
+    config: FeatureDrafterConfig
+
+    def encode(self, hidden: Tensor, lengths: Tensor) -> DraftSource:
+        """What its cross-attention reads of the verifier's encoder states hidden [B, S, D], lengths [B]."""
+
+    def new_cache(self, num_rows: int) -> Cache:
+        """An empty cache of keys and values."""
+
+    def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
+        """Keep what is needed of the verifier's states [B, n, N, D] of the layers `config.hidden_layers` at positions
+        [B, n]; what was there is overwritten. An engine may put the work off to the next `draft`."""
+
+    def draft(
+        self,
+        anchors: Tensor,
+        positions: Tensor,
+        num_known: Tensor,
+        num_draft_tokens: int,
+        cache: Cache,
+        source: DraftSource,
+        wanted: Wanted,
+    ) -> BlockScores:
+        """Scores of the k tokens behind every anchor.
+
+        Args:
+            anchors: [B] last committed tokens, which the verifier has not seen yet.
+            positions: [B] theirs. Those of the block may be overwritten in the cache.
+            num_known: [B] how many positions from 0 on are read from the cache; all before the anchor but in a first
+                round with more than one token to start from.
+            num_draft_tokens: k. Rows whose block would run past `config.max_positions` get scores that mean nothing.
+            cache, source: of the same rows.
+            wanted: `logits` where laws will be asked for.
         """
 
 

@@ -12,7 +12,8 @@ from spec2seq import Pipeline
 from spec2seq.cli.main import run
 from spec2seq.errors import OptionError
 from spec2seq.training.advice import training_advice
-from spec2seq.training.settings import DrafterShape, TrainingSettings
+from spec2seq.training.settings import TrainingSettings
+from spec2seq.training.shapes import SpecShape
 from spec2seq.training.shards import read_pairs
 from tests.text_models import LINES, make_text_model
 
@@ -47,8 +48,19 @@ def pairs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pairs(model, tmp_path_factory.mktemp("data") / "pairs")
 
 
-def test_from_text_to_a_drafter(model: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train-drafter", str(model), "--data", str(pairs), "-o", str(tmp_path / "drafter"), *TRAINING]
+SIZES = {
+    "spec": "spec, 2 encoder and 2 decoder layers, width 16, blocks of 5 tokens",
+    "feature": "feature, 1 decoder layer, width 16, blocks of 5 tokens",
+    "blockwise": "blockwise, heads with 16 units each, blocks of 5 tokens",
+}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_from_text_to_a_drafter(
+    kind: str, model: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "drafter"
+    command = ["train-drafter", str(model), "--data", str(pairs), "-o", str(folder), "--kind", kind, *TRAINING]
     assert run(command) == 0
     error = capsys.readouterr().err
     assert "step 2: 1." in error
@@ -58,21 +70,21 @@ def test_from_text_to_a_drafter(model: Path, pairs: Path, tmp_path: Path, capsys
     # one of ten is held out, and what runs in circles is left out
     num_pairs = sum(i % 10 != 9 and not pair.is_degenerate for i, pair in enumerate(read_pairs(pairs)))
     assert f"warning: only {num_pairs} pairs to train on" in error
-    card = words((tmp_path / "drafter" / "README.md").read_text(encoding="utf-8"))
-    assert "2 decoder layers, width 16, blocks of 5 tokens" in card
+    card = words((folder / "README.md").read_text(encoding="utf-8"))
+    assert SIZES[kind] in card
     assert f"{num_pairs} outputs of the verifier (greedy search) for {pairs.with_suffix('.txt')}" in card
     assert "mean of the last 2 checkpoints" in card
-    assert "| label_smoothing | 0.1 |" in card
-    drafting = Pipeline.from_pretrained(model, tmp_path / "drafter")
+    assert f"| label_smoothing | {0.1 if kind == 'spec' else 0.0} |" in card
+    drafting = Pipeline.from_pretrained(model, folder)
     plain = Pipeline.from_pretrained(model, None)
     options: Any = {"num_beams": 1, "max_new_tokens": 12}
     results = drafting.generate(LINES, **options)
     assert [result.token_ids for result in results] == [result.token_ids for result in plain.generate(LINES, **options)]
     assert sum(result.stats.num_drafted for result in results) > 0
 
-    weights = (tmp_path / "drafter" / "model.safetensors").read_bytes()
+    weights = (folder / "model.safetensors").read_bytes()
     assert run(command) == 0  # there is nothing left to do
-    assert (tmp_path / "drafter" / "model.safetensors").read_bytes() == weights
+    assert (folder / "model.safetensors").read_bytes() == weights
     capsys.readouterr()
     assert run([*command, "--seed", "1"]) == 2
     assert "holds another training (settings differ)" in capsys.readouterr().err
@@ -94,7 +106,9 @@ def test_wrong_calls(model: Path, pairs: Path, tmp_path: Path, capsys: pytest.Ca
     wrong = {
         "has no manifest.json": ["--data", str(tmp_path)],
         "holds 19 pairs, but training needs 20 at least": ["--data", str(few)],
-        "encoder_layers=3 exceeds the 2": ["--data", str(pairs), "--encoder-layers", "3"],
+        "encoder_layers=3 exceeds the 2": ["--data", str(pairs), "--kind", "spec", "--encoder-layers", "3"],
+        "encoder_layers=3 has no place in a drafter of kind feature": ["--data", str(pairs), "--encoder-layers", "3"],
+        "width=15 cannot be divided": ["--data", str(pairs), "--width", "15"],
         "steps=0 is not allowed": ["--data", str(pairs), "--steps", "0"],
         "dropout=1.0 is not allowed": ["--data", str(pairs), "--dropout", "1"],
     }
@@ -144,7 +158,7 @@ def test_advice_on_the_data() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: DrafterShape(decoder_layers=0), "decoder_layers=0"),
+        (lambda: SpecShape(decoder_layers=0), "decoder_layers=0"),
         (lambda: TrainingSettings(learning_rate=0.0), "learning_rate=0.0"),
         (lambda: TrainingSettings(warmup_steps=-1), "warmup_steps=-1"),
     ],

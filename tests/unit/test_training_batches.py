@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spec2seq.drafter_config import SpecDrafterConfig
 from spec2seq.errors import InputError, OptionError
-from spec2seq.testing import tiny_config
 from spec2seq.training.batches import BatchDataset, PairTable, group_rows
 from spec2seq.training.records import DistilledPair
-
-CONFIG = SpecDrafterConfig(tiny_config(max_positions=12), 4)
 
 
 def pair(line: int, source_length: int, target_length: int) -> DistilledPair:
@@ -23,12 +19,12 @@ PAIRS = [pair(i, 1 + i % 7, 1 + i * 5 % 11) for i in range(40)]
 
 
 def test_every_pair_is_in_one_batch_and_no_batch_is_too_large() -> None:
-    data = BatchDataset(PairTable(PAIRS, CONFIG), 60, 4, 1)
+    data = BatchDataset(PairTable(PAIRS, 12, 2), 80, 4, 1)
     seen = []
     for i in range(len(data)):
         batch = data[i]
         num_rows, source_width = batch.source_ids.shape
-        assert num_rows * (source_width + batch.target_ids.shape[1] + 4) <= 60
+        assert num_rows * (source_width + batch.target_ids.shape[1] + 4) <= 80
         for row in range(num_rows):
             source = batch.source_ids[row, : batch.source_lengths[row]].tolist()
             target = batch.target_ids[row, : batch.target_lengths[row]].tolist()
@@ -54,10 +50,10 @@ def test_a_seed_is_a_composition() -> None:
 def test_what_is_not_trained_on() -> None:
     circles = replace(pair(7, 2, 3), is_degenerate=True)
     forced_only = replace(pair(8, 2, 1), num_forced=1)
-    table = PairTable([circles, pair(3, 20, 3), forced_only, replace(pair(9, 2, 2), num_forced=1)], CONFIG)
+    table = PairTable([circles, pair(3, 20, 3), forced_only, replace(pair(9, 2, 2), num_forced=1)], 12, 2)
     assert (len(table), table.num_left_out, table.num_forced) == (2, 2, [0, 1])
     assert [source.tolist() for source in table.sources] == [[3] * 12, [9, 9]]
     with pytest.raises(InputError, match="no pairs to train on \\(2 run in circles or are empty\\)"):
-        PairTable([circles, forced_only], CONFIG)
+        PairTable([circles, forced_only], 12, 2)
     with pytest.raises(OptionError, match="batch_tokens=0"):
         BatchDataset(table, 0, 4, 1)

@@ -9,16 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import OptionError
-from spec2seq.evaluation.walk import walk_network
+from spec2seq.evaluation.walk import WalkFigures, walk_drafter
 from spec2seq.nn.seq2seq import Seq2Seq
 from spec2seq.nn.sublayer import set_dropout
 from spec2seq.testing import tiny_config
 from spec2seq.training.batches import BatchDataset, PairTable
-from spec2seq.training.initialisation import new_drafter
+from spec2seq.training.initialisation import new_spec_drafter
+from spec2seq.training.modules import SpecModule
 from spec2seq.training.records import DistilledPair
-from spec2seq.training.settings import DrafterShape, Objective, TrainingSettings
-from spec2seq.training.trainer import checkpoints, load_average, train_network
+from spec2seq.training.settings import Objective, TrainingSettings
+from spec2seq.training.shapes import SpecShape
+from spec2seq.training.trainer import checkpoints, load_average, train_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +29,14 @@ if TYPE_CHECKING:
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
 SETTINGS = TrainingSettings(
-    steps=100, learning_rate=3e-3, warmup_steps=20, dropout=0.0, eval_steps=50, save_steps=20, num_averaged=2
+    steps=100,
+    learning_rate=3e-3,
+    warmup_steps=20,
+    dropout=0.0,
+    eval_steps=50,
+    save_steps=20,
+    num_averaged=2,
+    bf16=False,
 )
 
 
@@ -53,22 +63,27 @@ def random_verifier() -> Seq2Seq:
     return network
 
 
-def prepared(*, is_shuffled: bool = False) -> tuple[SpecDrafterNetwork, BatchDataset]:
+def prepared(*, is_shuffled: bool = False) -> tuple[Seq2Seq, SpecModule, BatchDataset]:
     torch.manual_seed(0)
-    network = new_drafter(random_verifier(), DrafterShape(10, 1))
+    verifier = random_verifier()
+    module = SpecModule(new_spec_drafter(verifier, SpecShape(10, 1)), Objective())
     pairs = copy_pairs(2000, 1, is_shuffled=is_shuffled)
-    return network, BatchDataset(PairTable(pairs, network.config), 32 * 70, 10, 1)
+    return verifier, module, BatchDataset(PairTable(pairs, 40, 2), 32 * 70, 10, 1)
+
+
+def walked(module: SpecModule, verifier: Seq2Seq, pairs: list[DistilledPair]) -> WalkFigures:
+    return walk_drafter(module.drafter(), pairs, 10, TorchVerifier(verifier))
 
 
 @pytest.mark.parametrize(("is_shuffled", "lowest", "highest"), [(False, 6.0, 11.0), (True, 1.0, 2.0)])
 def test_copying_is_learned_from_sources_that_say_something(
     tmp_path: Path, is_shuffled: bool, lowest: float, highest: float
 ) -> None:
-    network, data = prepared(is_shuffled=is_shuffled)
+    verifier, module, data = prepared(is_shuffled=is_shuffled)
     held_out = copy_pairs(30, 2, is_shuffled=is_shuffled)
-    before = walk_network(network, held_out, 10).tokens_per_round
-    history = train_network(network, data, held_out, Objective(), SETTINGS, tmp_path)
-    after = walk_network(network, held_out, 10)
+    before = walked(module, verifier, held_out).tokens_per_round
+    history = train_module(module, data, held_out, verifier, SETTINGS, tmp_path)
+    after = walked(module, verifier, held_out)
     assert before < 2
     assert lowest < after.tokens_per_round < highest
     logged = [entry for entry in history if "eval_tokens_per_round" in entry]
@@ -78,19 +93,19 @@ def test_copying_is_learned_from_sources_that_say_something(
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-100", "checkpoint-80"]
 
 
-def weights(network: SpecDrafterNetwork) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+def weights(module: SpecModule) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
 
 
-def trained(folder: Path, kill_at: int | None = None) -> tuple[SpecDrafterNetwork, list[dict[str, float]]]:
+def trained(folder: Path, kill_at: int | None = None) -> tuple[SpecModule, list[dict[str, float]]]:
     settings = replace(SETTINGS, steps=12, eval_steps=3, save_steps=4, dropout=0.1)
 
     def on_log(step: int, logs: dict[str, float]) -> None:
         if step == kill_at:
             raise KeyboardInterrupt
 
-    network, data = prepared()
-    return network, train_network(network, data, copy_pairs(5, 2), Objective(), settings, folder, on_log=on_log)
+    verifier, module, data = prepared()
+    return module, train_module(module, data, copy_pairs(5, 2), verifier, settings, folder, on_log=on_log)
 
 
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path) -> None:
@@ -112,21 +127,21 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path) -> None:
 
 
 def test_the_drafter_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
-    network, _ = trained(tmp_path)
-    last = weights(network)
-    assert load_average(network, tmp_path, 1) == 1
-    assert all(torch.equal(last[name], parameter) for name, parameter in network.named_parameters())
-    assert load_average(network, tmp_path, 5) == 2
+    module, _ = trained(tmp_path)
+    last = weights(module)
+    assert load_average(module, tmp_path, 1) == 1
+    assert all(torch.equal(last[name], parameter) for name, parameter in module.named_parameters())
+    assert load_average(module, tmp_path, 5) == 2
     states = [load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors") for step in (8, 12)]
-    for name, parameter in network.named_parameters():
-        mean = (states[0][f"network.{name}"] + states[1][f"network.{name}"]) / 2
+    for name, parameter in module.named_parameters():
+        mean = (states[0][name] + states[1][name]) / 2
         assert torch.allclose(parameter, mean, atol=1e-7), name
-    assert len({id(parameter) for parameter in network.parameters()}) == len(states[0])  # tied ones once
+    assert len({id(parameter) for parameter in module.parameters()}) == len(states[0])  # tied ones once
 
 
 def test_a_new_drafter_starts_from_the_verifiers_encoder() -> None:
     verifier = random_verifier()
-    network = new_drafter(verifier, DrafterShape(7, 3))
+    network = new_spec_drafter(verifier, SpecShape(7, 3))
     assert not any(parameter.isnan().any() for parameter in network.parameters())
     stored = dict(verifier.encoder.named_parameters())
     assert all(torch.equal(stored[name], parameter) for name, parameter in network.encoder.named_parameters())
@@ -135,15 +150,15 @@ def test_a_new_drafter_starts_from_the_verifiers_encoder() -> None:
     assert torch.equal(network.decoder.embedding.positions[:40], network.source_position_rows(40))
     assert all(torch.equal(*pair) for pair in zip(network.parameters(), same(verifier).parameters(), strict=True))
     with pytest.raises(OptionError, match="encoder_layers=2 exceeds the 1 of the verifier"):
-        new_drafter(verifier, DrafterShape(7, 3, 2))
+        new_spec_drafter(verifier, SpecShape(7, 3, 2))
 
 
 def same(verifier: Seq2Seq) -> SpecDrafterNetwork:
-    return new_drafter(verifier, DrafterShape(7, 3))
+    return new_spec_drafter(verifier, SpecShape(7, 3))
 
 
 def test_dropout_is_for_training_only() -> None:
-    network = new_drafter(random_verifier(), DrafterShape(4, 2))
+    network = new_spec_drafter(random_verifier(), SpecShape(4, 2))
     ids, lengths = torch.tensor([[5, 6, 7]]), torch.tensor([3])
     is_slot = torch.tensor([[False, True, True]])
 

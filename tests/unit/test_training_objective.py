@@ -159,7 +159,7 @@ class FakeNetwork:
 
 def batch_of(targets: list[list[int]]) -> TrainingBatch:
     rows = torch.zeros(len(targets), dtype=torch.long)
-    return TrainingBatch(*pad_rows([[5, 2]] * len(targets), 1), *pad_rows(targets, 1), rows)
+    return TrainingBatch(*pad_rows([[5, 2]] * len(targets), 1), *pad_rows(targets, 1), rows, rows + 2)
 
 
 def loss_of(network: FakeNetwork, targets: list[list[int]], objective: Objective, progress: float = 0.0) -> float:
@@ -216,7 +216,8 @@ def test_several_cuts_share_the_encoder() -> None:
 
 def test_every_weight_learns() -> None:
     network = tiny_drafter().requires_grad_(True)
-    batch = TrainingBatch(*pad_rows([[5, 6, 2], [7, 2]], 1), *pad_rows(TARGETS, 1), torch.tensor([0, 0]))
+    zeros = torch.tensor([0, 0])
+    batch = TrainingBatch(*pad_rows([[5, 6, 2], [7, 2]], 1), *pad_rows(TARGETS, 1), zeros, zeros + 2)
     drafter_loss(network, batch, Objective(num_cuts=3), 0.5).backward()
     still = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().sum() > 0]  # type: ignore[union-attr]
     assert still == []

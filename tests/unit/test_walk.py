@@ -13,21 +13,25 @@ from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.errors import InputError, OptionError
-from spec2seq.evaluation.walk import WalkFigures, walk, walk_network
-from spec2seq.interfaces import DraftSource
+from spec2seq.evaluation.walk import DEFAULT_WALK_TOKENS, WalkFigures, walk, walk_drafter
+from spec2seq.interfaces import EncoderOutput
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 from spec2seq.pipelines.results import sum_stats
 from spec2seq.testing import TableVerifier, tiny_config
-from spec2seq.types import DecodedRequest, DraftBlock, Prefix, Scores, SourceBatch, Wanted, pad_rows
+from spec2seq.types import DecodedRequest, DraftBlock, SourceBatch, pad_rows
 from tests.tiny_drafters import tiny_drafter
 
 SOURCES = [[3 + i % 3, *([0, 3, 4, 5] * 15)[i : 2 * i], 2] for i in range(30)]
+
+
+VERIFIER = TableVerifier(tiny_config(vocab_size=6))
 
 
 class Pair(NamedTuple):
     source_ids: list[int]
     target_ids: list[int]
     num_forced: int = 0
+    decoder_start: int | None = None
 
 
 def table_walk(targets: list[list[int]], first: list[int], drafts: dict[tuple[int, int], list[int]]) -> WalkFigures:
@@ -84,6 +88,12 @@ def decode(network: SpecDrafterNetwork, k: int, budget: int, forced: int | None 
     return [decoder.result(request) for request in requests]
 
 
+def walked(
+    network: SpecDrafterNetwork, pairs: list[Pair], k: int, batch_tokens: int = DEFAULT_WALK_TOKENS
+) -> WalkFigures:
+    return walk_drafter(SpecDrafter(network), pairs, k, VERIFIER, batch_tokens)
+
+
 def pairs_of(outcomes: list[DecodedRequest]) -> list[Pair]:
     return [
         Pair(source, outcome.hypotheses[0].token_ids, outcome.stats.num_forced)
@@ -101,7 +111,7 @@ def test_the_decoder_measures_what_the_walk_predicts(k: int, max_positions: int,
     stats = sum_stats([outcome.stats for outcome in outcomes])
     reasons = {outcome.finish_reason for outcome in outcomes}
     assert reasons == {"eos", "length"}
-    figures = walk_network(network, pairs_of(outcomes), k, batch_tokens=150)
+    figures = walked(network, pairs_of(outcomes), k, 150)
     assert (figures.num_tokens, figures.num_rounds) == (stats.num_tokens - stats.num_forced, stats.num_rounds)
     assert figures.tokens_per_round == stats.tokens_per_round > 1.03
 
@@ -110,7 +120,7 @@ def test_every_output_by_itself() -> None:
     network = drafter()
     outcomes = decode(network, 3, 30)
     for pair, outcome in zip(pairs_of(outcomes), outcomes, strict=True):
-        figures = walk_network(network, [pair], 3)
+        figures = walked(network, [pair], 3)
         assert figures.num_rounds == outcome.stats.num_rounds
         if outcome.finish_reason == "eos":
             kept = [count for count in figures.kept if count]
@@ -122,28 +132,26 @@ def test_groups_change_nothing_and_hold_no_more_than_they_may() -> None:
     pairs = pairs_of(decode(drafter(), 3, 30))
     widths: list[int] = []
 
-    class Counting:
-        config = drafter().config
-
-        def encode(self, source: SourceBatch) -> DraftSource:
+    class Counting(SpecDrafter):
+        def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
             widths.append(len(source.ids))
-            return drafter().encode(source)
+            super().start(source, encoded)
 
-        def draft(self, prefix: Prefix, num_draft_tokens: int, source: DraftSource, wanted: Wanted) -> Scores:
-            return drafter().draft(prefix, num_draft_tokens, source, wanted)
+    def counted(batch_tokens: int = DEFAULT_WALK_TOKENS) -> WalkFigures:
+        return walk_drafter(Counting(drafter()), pairs, 3, VERIFIER, batch_tokens)
 
-    whole = walk_network(Counting(), pairs, 3)
+    whole = counted()
     assert widths == [len(pairs)]
     longest = max(len(pair.source_ids) for pair in pairs) + max(len(pair.target_ids) for pair in pairs) + 3
-    assert walk_network(Counting(), pairs, 3, batch_tokens=2 * longest) == whole
+    assert counted(2 * longest) == whole
     assert sum(widths[1:]) == len(pairs)
     assert 2 <= max(widths[1:]) < len(pairs)
-    assert walk_network(Counting(), pairs, 3, batch_tokens=1) == whole
+    assert counted(1) == whole
     assert widths[-len(pairs) :] == [1] * len(pairs)
 
 
 def test_calls_that_cannot_be() -> None:
     with pytest.raises(OptionError, match="num_draft_tokens=41 is not allowed: use 1 to 40"):
-        walk_network(drafter(), [Pair([5, 2], [3, 2])], 41)
+        walked(drafter(), [Pair([5, 2], [3, 2])], 41)
     with pytest.raises(InputError, match="no pairs to walk over"):
-        walk_network(drafter(), [], 3)
+        walked(drafter(), [], 3)

@@ -1,19 +1,45 @@
-"""`spec2seq train-drafter`: a Spec-Drafter for a model, from its distilled outputs."""
+"""`spec2seq train-drafter`: a drafter for a model, from its distilled outputs."""
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from spec2seq.cli.options import ThreadsOption  # noqa: TC001  typer reads the annotations
-from spec2seq.training.settings import DrafterShape, Objective, SlotWeights, TrainingPlan, TrainingSettings
+from spec2seq.drafter_config import BlockAttention, States  # noqa: TC001
+from spec2seq.errors import OptionError
+from spec2seq.training.settings import DEFAULT_PLANS, SlotWeights, TrainingPlan
+from spec2seq.training.shapes import Kind  # noqa: TC001
 
 if TYPE_CHECKING:
     from spec2seq.training.drafter_training import TrainedDrafter
 
-_SHAPE, _OBJECTIVE, _SETTINGS = DrafterShape(), Objective(), TrainingSettings()
+_PARTS = ("shape", "objective", "settings")
+
+
+def _defaults(name: str) -> str:
+    """What help says about the default of an option: one for all kinds, or one for each that has it."""
+    values = {
+        kind: getattr(part, name)
+        for kind, plan in DEFAULT_PLANS.items()
+        for part in (getattr(plan, one) for one in _PARTS)
+        if hasattr(part, name)
+    }
+    if len(set(values.values())) == 1 and len(values) == len(DEFAULT_PLANS):
+        return f" Default: {next(iter(values.values()))}."
+    told = [kind if value is None else f"{value} ({kind})" for kind, value in values.items()]
+    if any(value is None for value in values.values()):
+        return f" Only for {', '.join(values)}."
+    return f" Default: {', '.join(told)}."
+
+
+def _option(flag: str, metavar: str | None, help_text: str) -> Any:
+    """An option whose default depends on the kind of the drafter."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return typer.Option(flag, metavar=metavar, help=help_text + _defaults(name), show_default=False)
 
 
 def train_drafter(
@@ -28,87 +54,120 @@ def train_drafter(
             help="The drafter's folder; checkpoints go to DIR/training. The same command continues a killed run.",
         ),
     ],
-    block_size: Annotated[int, typer.Option("--block-size", metavar="N", help="Tokens per block.")] = _SHAPE.block_size,
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind",
+            help="feature: a cheap one that reads the model's own states; spec: the paper's; blockwise: heads on the "
+            "model's last state (Stern et al. 2018).",
+        ),
+    ] = "feature",
+    block_size: Annotated[int | None, _option("--block-size", "N", "Tokens per block.")] = None,
     decoder_layers: Annotated[
-        int, typer.Option("--decoder-layers", metavar="N", help="Layers that every round runs through.")
-    ] = _SHAPE.decoder_layers,
+        int | None, _option("--decoder-layers", "N", "Layers that every round runs through.")
+    ] = None,
     encoder_layers: Annotated[
         int | None,
-        typer.Option(
-            "--encoder-layers", metavar="N", help="Layers of the verifier's encoder to start from. Default: all."
+        _option("--encoder-layers", "N", "Layers of the model's encoder to start from; all unless said."),
+    ] = None,
+    width: Annotated[int | None, _option("--width", "N", "Of the layers; the model's unless said.")] = None,
+    ffn_dim: Annotated[int | None, _option("--ffn-dim", "N", "Inner width of a layer or of a head.")] = None,
+    states: Annotated[
+        States | None,
+        _option(
+            "--states",
+            None,
+            "What is seen of the text so far: the model's embeddings, the outputs of its last layer, or a mixture of "
+            "all layers.",
         ),
-    ] = _SHAPE.encoder_layers,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Updates.")] = _SETTINGS.steps,
-    batch_tokens: Annotated[
-        int,
-        typer.Option(
-            "--batch-tokens", metavar="N", help="Most source, target and block tokens per update and process."
-        ),
-    ] = _SETTINGS.batch_tokens,
-    learning_rate: Annotated[
-        float, typer.Option("--learning-rate", metavar="X", help="At the end of the warm-up.")
-    ] = _SETTINGS.learning_rate,
-    warmup_steps: Annotated[
-        int, typer.Option("--warmup-steps", metavar="N", help="Updates until the learning rate falls.")
-    ] = _SETTINGS.warmup_steps,
-    dropout: Annotated[float, typer.Option("--dropout", metavar="X", help="Share of dropped numbers.")] = (
-        _SETTINGS.dropout
-    ),
+    ] = None,
+    block_attention: Annotated[
+        BlockAttention | None, _option("--block-attention", None, "Whether places of a block see later ones too.")
+    ] = None,
+    bigram_rank: Annotated[
+        int | None, _option("--bigram-rank", "N", "Rank of the table of tokens that follow each other; 0: no table.")
+    ] = None,
+    shortlist_size: Annotated[
+        int | None, _option("--shortlist-size", "N", "Draft only the N commonest tokens; all unless said.")
+    ] = None,
     num_cuts: Annotated[
-        int, typer.Option("--num-cuts", metavar="N", help="Blocks per target and update; they share the encoder.")
-    ] = _OBJECTIVE.num_cuts,
+        int | None, _option("--num-cuts", "N", "Blocks per target and update; they share what precedes them.")
+    ] = None,
     slot_weights: Annotated[
-        SlotWeights,
-        typer.Option(
+        SlotWeights | None,
+        _option(
             "--slot-weights",
-            help="How much the slots of a block count: all the same, by the probability that the block is kept so far, "
+            None,
+            "How much the slots of a block count: all the same, by the probability that the block is kept so far, "
             "or falling with their number.",
         ),
-    ] = _OBJECTIVE.slot_weights,
+    ] = None,
+    steps: Annotated[int | None, _option("--steps", "N", "Updates.")] = None,
+    batch_tokens: Annotated[
+        int | None, _option("--batch-tokens", "N", "Most source, target and block tokens per update and process.")
+    ] = None,
+    learning_rate: Annotated[float | None, _option("--learning-rate", "X", "At the end of the warm-up.")] = None,
+    warmup_steps: Annotated[
+        int | None, _option("--warmup-steps", "N", "Updates until the learning rate falls.")
+    ] = None,
+    dropout: Annotated[float | None, _option("--dropout", "X", "Share of dropped numbers.")] = None,
     eval_steps: Annotated[
-        int, typer.Option("--eval-steps", metavar="N", help="Updates between two looks at the held-out pairs.")
-    ] = _SETTINGS.eval_steps,
-    save_steps: Annotated[
-        int, typer.Option("--save-steps", metavar="N", help="Updates between two checkpoints.")
-    ] = _SETTINGS.save_steps,
+        int | None, _option("--eval-steps", "N", "Updates between two looks at the held-out pairs.")
+    ] = None,
+    save_steps: Annotated[int | None, _option("--save-steps", "N", "Updates between two checkpoints.")] = None,
     num_averaged: Annotated[
-        int, typer.Option("--num-averaged", metavar="N", help="The drafter is the mean of the last N checkpoints.")
-    ] = _SETTINGS.num_averaged,
+        int | None, _option("--num-averaged", "N", "The drafter is the mean of the last N checkpoints.")
+    ] = None,
     num_held_out: Annotated[
-        int, typer.Option("--num-held-out", metavar="N", help="Pairs to evaluate on, at most a tenth of all.")
-    ] = _SETTINGS.num_held_out,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of everything random.")] = _SETTINGS.seed,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Multiply in bfloat16.")] = _SETTINGS.bf16,
+        int | None, _option("--num-held-out", "N", "Pairs to evaluate on, at most a tenth of all.")
+    ] = None,
+    seed: Annotated[int | None, _option("--seed", "N", "Of everything random.")] = None,
+    bf16: Annotated[
+        bool | None,
+        typer.Option("--bf16/--no-bf16", help="Multiply in bfloat16. Default: where the machine does so faster."),
+    ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write logs for TensorBoard into DIR/training.")
-    ] = _SETTINGS.tensorboard,
+        bool | None, typer.Option("--tensorboard", help="Write logs for TensorBoard into DIR/training.")
+    ] = None,
     threads: ThreadsOption = None,
     device: Annotated[
         Literal["cpu", "cuda"],
         typer.Option("--device", help="Several GPUs are for several processes: torchrun --no-python spec2seq ..."),
     ] = "cpu",
 ) -> None:
-    """Train the paper's drafter for a model.
+    """Train a drafter for a model.
 
-    It starts from the model's encoder and learns to say the next tokens of the model's own outputs all at once. While
-    it trains, the mean tokens per round on held-out outputs are told: what decoding will give.
+    It learns to say the next tokens of the model's own outputs all at once. While it trains, the mean tokens per round
+    on held-out outputs are told: what decoding will give.
     """
-    settings = TrainingSettings(
-        steps=steps,
-        batch_tokens=batch_tokens,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        dropout=dropout,
-        eval_steps=eval_steps,
-        save_steps=save_steps,
-        num_averaged=num_averaged,
-        num_held_out=num_held_out,
-        seed=seed,
-        bf16=bf16,
-        tensorboard=tensorboard,
+    plan = _plan(
+        kind,
+        {
+            "block_size": block_size,
+            "decoder_layers": decoder_layers,
+            "encoder_layers": encoder_layers,
+            "width": width,
+            "ffn_dim": ffn_dim,
+            "states": states,
+            "block_attention": block_attention,
+            "bigram_rank": bigram_rank,
+            "shortlist_size": shortlist_size,
+            "num_cuts": num_cuts,
+            "slot_weights": slot_weights,
+            "steps": steps,
+            "batch_tokens": batch_tokens,
+            "learning_rate": learning_rate,
+            "warmup_steps": warmup_steps,
+            "dropout": dropout,
+            "eval_steps": eval_steps,
+            "save_steps": save_steps,
+            "num_averaged": num_averaged,
+            "num_held_out": num_held_out,
+            "seed": seed,
+            "bf16": bf16,
+            "tensorboard": tensorboard,
+        },
     )
-    shape = DrafterShape(block_size, decoder_layers, encoder_layers)
-    plan = TrainingPlan(shape, Objective(num_cuts=num_cuts, slot_weights=slot_weights), settings)
 
     import torch
 
@@ -118,6 +177,24 @@ def train_drafter(
     if threads is not None:
         torch.set_num_threads(threads)
     _tell(train(load_model(model), data, output, plan, device, _print_log), output)
+
+
+def _plan(kind: Kind, said: dict[str, object]) -> TrainingPlan:
+    """The default plan of a kind with what was said on the command line.
+
+    Raises:
+        OptionError: an option that this kind does not have, or a value that cannot be.
+    """
+    plan = DEFAULT_PLANS[kind]
+    said = {name: value for name, value in said.items() if value is not None}
+    for part in _PARTS:
+        record = getattr(plan, part)
+        names = [field.name for field in fields(record) if field.name in said]
+        plan = replace(plan, **{part: replace(record, **{name: said.pop(name) for name in names})})
+    if said:
+        name, value = next(iter(said.items()))
+        raise OptionError(f"{name}={value} has no place in a drafter of kind {kind}; leave it out")
+    return plan
 
 
 def _print_log(step: int, logs: dict[str, float]) -> None:

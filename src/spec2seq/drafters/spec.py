@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-import torch
-
+from spec2seq.drafters.block_length import BlockLength
+from spec2seq.drafters.independent_slots import chosen_tokens
 from spec2seq.types import DraftBlock, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.interfaces import Choose, DraftNetwork, DraftSource, EncoderOutput
-    from spec2seq.types import Acceptance, DecoderOutput, Prefix, Scores, SourceBatch
+    from spec2seq.types import Acceptance, DecoderOutput, Prefix, SourceBatch
 
 
 class SpecDrafter:
@@ -27,10 +26,10 @@ class SpecDrafter:
 
     def __init__(self, network: DraftNetwork) -> None:
         self.network = network
+        self._block = BlockLength(network.config.block_size)
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.max_positions
         self._source: DraftSource | None = None
-        self._is_warned = False
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """As `Drafter.start`. The network has an encoder of its own: the verifier's `encoded` is not read."""
@@ -46,13 +45,12 @@ class SpecDrafter:
         """
         if self._source is None:
             raise AssertionError("propose was called before start")
-        self._warn_if_untrained(num_draft_tokens)
+        self._block.warn_beyond(num_draft_tokens)
         is_possible = prefix.lengths - 1 + num_draft_tokens <= self.network.config.max_positions
         if not bool(is_possible.any()):
             return DraftBlock.empty(len(is_possible), is_possible.device)
         scores = self.network.draft(prefix, num_draft_tokens, self._source, Wanted(logits=choose is not None))
-        tokens = scores.top(1)[1][..., 0] if choose is None else _chosen(scores, choose)
-        return DraftBlock(tokens, is_possible * num_draft_tokens)
+        return DraftBlock(chosen_tokens(scores, choose), is_possible * num_draft_tokens)
 
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
         """As `Drafter.commit`: every block is drafted from the whole prefix, there is nothing to remember."""
@@ -60,18 +58,3 @@ class SpecDrafter:
     def select_rows(self, rows: Tensor) -> None:
         """As `Drafter.select_rows`."""
         self._source = self._source.select_rows(rows) if self._source is not None and len(rows) else None
-
-    def _warn_if_untrained(self, num_draft_tokens: int) -> None:
-        if num_draft_tokens > self.default_num_draft_tokens and not self._is_warned:
-            self._is_warned = True
-            warnings.warn(
-                f"num_draft_tokens={num_draft_tokens} is more than the block_size={self.default_num_draft_tokens} that "
-                "this drafter was trained for: tokens beyond it are rarely accepted",
-                stacklevel=2,
-            )
-
-
-def _chosen(scores: Scores, choose: Choose) -> Tensor:
-    """Tokens [B, k], drawn from the law of each slot; the laws do not depend on what was drawn before."""
-    log_probs = scores.logits().log_softmax(dim=-1)
-    return torch.stack([choose(log_probs[:, i], i) for i in range(log_probs.shape[1])], dim=1)

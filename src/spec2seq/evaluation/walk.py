@@ -1,4 +1,4 @@
-"""How many tokens per round a drafter will give, from outputs that are known already: no verifier, no decoding.
+"""How many tokens per round a drafter will give, from outputs that are known already: without decoding.
 
 In exact greedy search the text after every round is a beginning of the verifier's own output. So where rounds begin,
 and what they keep, follows from the output and the drafts alone.
@@ -8,38 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
 
 from spec2seq.errors import InputError, OptionError
-from spec2seq.types import DraftBlock, Prefix, SourceBatch, Wanted, pad_rows
+from spec2seq.evaluation.known_outputs import KnownOutputs, forced_states, states_from
+from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, TensorScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-    from spec2seq.interfaces import DraftNetwork
+    from spec2seq.evaluation.known_outputs import ReferencePair
+    from spec2seq.interfaces import Drafter, Verifier
 
     # (rows to keep [R'] of those of the last call, starts [R']) -> drafts of the kept rows
     Draft = Callable[[Tensor, Tensor], DraftBlock]
 
 DEFAULT_WALK_TOKENS = 8192
-
-
-class ReferencePair(Protocol):
-    """A source and the verifier's output for it, its first `num_forced` tokens forced."""
-
-    @property
-    def source_ids(self) -> Sequence[int]: ...
-
-    @property
-    def target_ids(self) -> Sequence[int]: ...
-
-    @property
-    def num_forced(self) -> int: ...
+_NO_SCORES = TensorScores(torch.empty(0, 0, 0))  # drafters are told states, not scores
 
 
 @dataclass
@@ -111,36 +101,34 @@ def _count_agreeing(block: DraftBlock, targets: Tensor, num_left: Tensor, starts
 
 
 @torch.inference_mode()
-def walk_network(
-    network: DraftNetwork,
+def walk_drafter(
+    drafter: Drafter,
     pairs: Sequence[ReferencePair],
     num_draft_tokens: int,
+    verifier: Verifier,
     batch_tokens: int = DEFAULT_WALK_TOKENS,
-    device: torch.device | str = "cpu",
 ) -> WalkFigures:
-    """What exact greedy search with this drafting network gives on these outputs.
+    """What exact greedy search with this drafter gives on these outputs.
 
     Args:
-        network: not in training mode.
+        drafter: without rows; it is left so.
         pairs: with the verifier's greedy outputs. Leave out those that run in circles: they flatter the figures.
-        num_draft_tokens: k, as many slots as are laid in decoding.
+        num_draft_tokens: k, as many tokens as are asked for in decoding.
+        verifier: of these outputs; gives the states that the drafter reads.
         batch_tokens: most rows x (source + target + k) tokens in one pass.
-        device: where the network is.
 
     Raises:
-        OptionError: num_draft_tokens is below 1, or more than the network has positions.
+        OptionError: num_draft_tokens is below 1, or more than can be drafted at once.
         InputError: there is no pair.
     """
-    limit = network.config.max_positions
-    if not 1 <= num_draft_tokens <= limit:
-        raise OptionError(
-            f"num_draft_tokens={num_draft_tokens} is not allowed: use 1 to {limit}, the network's positions"
-        )
+    limit = drafter.max_draft_tokens
+    if num_draft_tokens < 1 or (limit is not None and num_draft_tokens > limit):
+        raise OptionError(f"num_draft_tokens={num_draft_tokens} is not allowed: use 1 to {limit or 'some 25'}")
     if not pairs:
         raise InputError("there are no pairs to walk over; give at least one")
     figures = WalkFigures()
     for group in _groups(pairs, num_draft_tokens, batch_tokens):
-        figures += _walk_group(network, group, num_draft_tokens, device)
+        figures += _GroupWalk(drafter, group, num_draft_tokens, verifier).figures()
     return figures
 
 
@@ -158,22 +146,52 @@ def _groups(pairs: Sequence[ReferencePair], extra: int, batch_tokens: int) -> It
     yield group
 
 
-def _walk_group(
-    network: DraftNetwork, group: Sequence[ReferencePair], num_draft_tokens: int, device: torch.device | str
-) -> WalkFigures:
-    pad_id, limit = network.config.model.pad_token_id, network.config.max_positions
-    source = network.encode(SourceBatch.from_lists([pair.source_ids for pair in group], pad_id))
-    targets, lengths = pad_rows([pair.target_ids for pair in group], pad_id, device)
-    # the network drops the first token of a prefix, the decoder start
-    prefixes = F.pad(targets, (1, 0))
+class _GroupWalk:
+    """Plays the loop's part to a drafter for some pairs: what the verifier would say is known.
 
-    def draft(rows: Tensor, starts: Tensor) -> DraftBlock:
-        nonlocal source, prefixes
-        if len(rows) < len(prefixes):
-            source, prefixes = source.select_rows(rows), prefixes[rows]
-        tokens = network.draft(Prefix(prefixes, starts + 1), num_draft_tokens, source, Wanted()).top(1)[1][..., 0]
-        # where the slots run past the positions, the decoder gets an empty block
-        return DraftBlock(tokens, (starts + num_draft_tokens <= limit) * num_draft_tokens)
+    Attributes:
+        rows: [B'] which pairs go on.
+        starts: [B'] where their last blocks started.
+        num_told: [B'] from how many positions the drafter has the verifier's states.
+    """
 
-    first = torch.tensor([pair.num_forced for pair in group], device=device)
-    return walk(targets, lengths, first, draft)
+    def __init__(
+        self, drafter: Drafter, group: Sequence[ReferencePair], num_draft_tokens: int, verifier: Verifier
+    ) -> None:
+        self.drafter, self.num_draft_tokens = drafter, num_draft_tokens
+        self.known = KnownOutputs.of(group, verifier.config, verifier.device)
+        self.encoded = verifier.encode(self.known.source)
+        self.states = forced_states(verifier, self.encoded, self.known, drafter.hidden_layers)
+        first = self.known.num_forced
+        self.rows, self.starts = torch.arange(len(first), device=first.device), first
+        self.num_told: Tensor | None = None
+
+    def figures(self) -> WalkFigures:
+        known = self.known
+        self.drafter.start(known.source, self.encoded)
+        figures = walk(known.targets, known.lengths, known.num_forced, self._draft)
+        self.drafter.select_rows(self.rows[:0])
+        return figures
+
+    def _draft(self, rows: Tensor, starts: Tensor) -> DraftBlock:
+        """Tell what the last round gave the rows that go on, and draft from their new starts."""
+        if len(rows) < len(self.rows):
+            self.drafter.select_rows(rows)
+        self.rows, old_starts = self.rows[rows], self.starts[rows]
+        if self.num_told is None:
+            self.num_told = torch.zeros_like(starts)
+        else:
+            self._commit(old_starts, starts, self.num_told[rows])
+            self.num_told = starts
+        self.starts = starts
+        return self.drafter.propose(Prefix(self.known.inputs[self.rows], starts + 1), self.num_draft_tokens)
+
+    def _commit(self, old_starts: Tensor, starts: Tensor, num_told: Tensor) -> None:
+        inputs = self.known.inputs[self.rows]
+        acceptance = Acceptance(starts - old_starts - 1, inputs.gather(1, starts[:, None])[:, 0])
+        # the call fed what the cache lacked, and the block
+        num_fed = int((old_starts + 1 - num_told).max()) + self.num_draft_tokens
+        output = DecoderOutput(_NO_SCORES)
+        if self.states is not None:
+            output = DecoderOutput(_NO_SCORES, states_from(self.states[self.rows], num_told, num_fed))
+        self.drafter.commit(Prefix(inputs, old_starts + 1), acceptance, output)

@@ -36,6 +36,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
         else:
             scores = torch.baddbmm(mask[0], queries, keys, alpha=scale)
         attended = torch.bmm(scores.softmax(-1), values[0])[None]
+    elif queries.device.type == "cpu" and queries.requires_grad and torch.is_grad_enabled():
+        # backwards the fused kernel takes four times as long as plain products (two fifths of a training step)
+        scores = (queries * scale) @ keys.transpose(2, 3)
+        attended = (scores if mask is None else scores + mask).softmax(-1) @ values
     else:
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
     return attended.transpose(1, 2).reshape(batch, num_queries, heads * head_dim)

@@ -129,7 +129,8 @@ class KeyValueCache:
         positions = None if self.slot_positions is None else self.slot_positions.index_select(0, rows)
         if num_rows > self._buffer.shape[1]:
             self._reallocate(num_rows, self._buffer.shape[2])
-        self._buffer[:, :num_rows, : self._num_dirty] = gathered
+        # a new buffer has no stale slots
+        self._buffer[:, :num_rows, : self._num_dirty] = gathered[:, :, : self._num_dirty]
         if self.slot_positions is not None and positions is not None:
             self.slot_positions[:num_rows] = positions
 

@@ -75,6 +75,24 @@ def decoder_mask(placement: Placement, lengths: Tensor, visible: Tensor | None, 
     return _additive(slots <= placement.positions[..., None], dtype)[:, None]
 
 
+def block_mask(placement: Placement, num_known: Tensor, is_causal: bool, dtype: torch.dtype) -> Tensor | None:
+    """What the k places of a block may look at, [B, 1, k, T]; None when every place sees all T slots.
+
+    Args:
+        placement: of the block, whose places are consecutive.
+        num_known: [B] slots from 0 on that hold what precedes the block.
+        is_causal: whether a place sees only the places before it, and itself.
+    """
+    positions = placement.positions
+    if placement.first is not None and not is_causal and bool((num_known == placement.first).all()):
+        return None
+    slots = torch.arange(placement.num_slots, device=positions.device)
+    last = positions if is_causal else positions[:, -1:]
+    is_in_block = (slots >= positions[:, :1, None]) & (slots <= last[..., None])
+    visible = (slots < num_known[:, None, None]) | is_in_block
+    return _additive(visible, dtype)[:, None]
+
+
 def _visible_mask(visible: Tensor, lengths: Tensor, num_slots: int, dtype: torch.dtype) -> Tensor:
     visible = F.pad(visible, (0, num_slots - visible.shape[2]))
     # A padded query that sees nothing would be NaN, and be stored as such: let it see the first slot.

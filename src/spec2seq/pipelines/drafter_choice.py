@@ -52,7 +52,7 @@ def choose_drafter(
         raise OptionError(f"drafter={str(drafter)!r} is neither a known drafter nor a folder; {hint}")
     folder = resolve_folder(drafter)
     if is_drafter_folder(folder):
-        return _spec(folder, verifier, dtype, device)
+        return _trained(folder, verifier, dtype, device)
     return _small_model(drafter, verifier, dtype, device)
 
 
@@ -62,14 +62,24 @@ def _prompt_lookup(config: ModelConfig) -> MakeDrafter:
     return lambda: PromptLookupDrafter(config)
 
 
-def _spec(folder: Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
+def _trained(folder: Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
+    from spec2seq.drafters.blockwise import BlockwiseDrafter
+    from spec2seq.drafters.feature import FeatureDrafter
     from spec2seq.drafters.spec import SpecDrafter
+    from spec2seq.nn.blockwise_heads import BlockwiseHeads
+    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
     drafter = load_drafter(folder, dtype)
     found = VerifierFingerprint.of(Path(verifier.path), verifier.config, verifier.tensors)
     check_verifier(folder, drafter.verifier, Path(verifier.path), found)
     network = drafter.network.to(device)
-    return lambda: SpecDrafter(network)
+    if isinstance(network, SpecDrafterNetwork):
+        return lambda: SpecDrafter(network)
+    # they compute with weights of the verifier, which are one in memory with the verifier's own
+    network.attach(verifier.network.to(device))
+    if isinstance(network, BlockwiseHeads):
+        return lambda: BlockwiseDrafter(network)
+    return lambda: FeatureDrafter(network)
 
 
 def _small_model(folder: str | Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:

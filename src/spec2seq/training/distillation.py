@@ -244,9 +244,16 @@ class Distillation:
             return SkippedLine(line, "model failed", outcome.error or "")
         target_ids, stats = outcome.hypotheses[0].token_ids, outcome.stats
         target = self._pipeline.tokenizer.decode(target_ids)
-        forced, reason = stats.num_forced, outcome.finish_reason
         return DistilledPair(
-            line, text, target, piece.source_ids, target_ids, forced, reason, is_degenerate=stats.is_degenerate
+            line,
+            text,
+            target,
+            piece.source_ids,
+            target_ids,
+            stats.num_forced,
+            outcome.finish_reason,
+            is_degenerate=stats.is_degenerate,
+            decoder_start=piece.start.decoder_start,
         )
 
 

@@ -8,15 +8,17 @@ import warnings
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from spec2seq.backends.torch_engine import TorchVerifier
+from spec2seq.drafter_config import SpecDrafterConfig
 from spec2seq.errors import DrafterMismatchError, InputError, OptionError
-from spec2seq.evaluation.walk import WalkFigures, walk_network
+from spec2seq.evaluation.walk import WalkFigures, walk_drafter
 from spec2seq.pipelines.devices import find_device
 from spec2seq.training.advice import training_advice
 from spec2seq.training.batches import BatchDataset, PairTable
-from spec2seq.training.initialisation import new_drafter
 from spec2seq.training.model_card import CARD_SLOTS, card_text
+from spec2seq.training.new_modules import new_module
 from spec2seq.training.shards import read_manifest, read_pairs
-from spec2seq.training.trainer import load_average, train_network
+from spec2seq.training.trainer import load_average, train_module
 from spec2seq.weights.drafter_folder import save_drafter
 from spec2seq.weights.fingerprints import VerifierFingerprint
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
     from spec2seq.training.records import DistilledPair
     from spec2seq.training.settings import TrainingPlan, TrainingSettings
     from spec2seq.training.trainer import OnLog
@@ -55,7 +56,7 @@ class TrainedDrafter:
 def train_drafter(
     model: LoadedModel, data: Path, output: Path, plan: TrainingPlan, device: str = "cpu", on_log: OnLog | None = None
 ) -> TrainedDrafter:
-    """Train a Spec-Drafter for a model, or go on with it, and write its folder.
+    """Train a drafter for a model, or go on with it, and write its folder.
 
     Args:
         model: the verifier.
@@ -76,23 +77,26 @@ def train_drafter(
     find_device(device)
     manifest, fingerprint = read_manifest(data), VerifierFingerprint.of(model.path, model.config, model.tensors)
     _check_origin(manifest, fingerprint, data)
-    network = new_drafter(model.network, plan.shape, plan.settings.seed)
-    held_out, table = _split(manifest, data, network, plan.settings)
+    config = plan.shape.config(model.config)
+    limit = config.max_source_positions if isinstance(config, SpecDrafterConfig) else None
+    held_out, table = _split(manifest, data, plan.settings, limit, model.config.decoder_start_token_id)
+    module = new_module(model.network, plan, table)
     work = output / WORK_FOLDER
     _check_job(work, {**plan.as_job(), "data": manifest["job"]})
-    block_size, settings = network.config.block_size, plan.settings
+    settings, block_size = plan.settings, module.block_size
     batches = BatchDataset(table, settings.batch_tokens, block_size, model.config.pad_token_id, settings.seed)
-    history = train_network(network, batches, held_out, plan.objective, settings, work, device, on_log)
+    history = train_module(module, batches, held_out, model.network, settings, work, device, on_log)
     for advice in training_advice(history, len(table), manifest["job"]["options"]["num_beams"]):
         warnings.warn(advice, stacklevel=2)
-    network.cpu().eval()
-    num_averaged = load_average(network, work, settings.num_averaged)
+    module.cpu().eval()
+    num_averaged = load_average(module, work, settings.num_averaged)
     slots = sorted({k for k in CARD_SLOTS if k < block_size} | {block_size})
-    figures = {k: walk_network(network, held_out, k) for k in slots}
+    verifier = TorchVerifier(model.network)
+    figures = {k: walk_drafter(module.drafter(), held_out, k, verifier) for k in slots}
     trained = TrainedDrafter(figures, len(table), len(held_out), num_averaged)
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
-        card = card_text(model.name, fingerprint, manifest, network.config, plan.as_job(), asdict(trained))
-        save_drafter(output, network, model.name, fingerprint, card)
+        card = card_text(model.name, fingerprint, manifest, config, plan.as_job(), asdict(trained))
+        save_drafter(output, module.network, model.name, fingerprint, card)
     return trained
 
 
@@ -108,9 +112,9 @@ def _check_origin(manifest: Mapping[str, Any], found: VerifierFingerprint, data:
 
 
 def _split(
-    manifest: Mapping[str, Any], data: Path, network: SpecDrafterNetwork, settings: TrainingSettings
+    manifest: Mapping[str, Any], data: Path, settings: TrainingSettings, max_source_positions: int | None, start: int
 ) -> tuple[list[DistilledPair], PairTable]:
-    """Pairs to evaluate on, spread evenly over the data, and the others."""
+    """Pairs to evaluate on, spread evenly over the data, and the others; see `PairTable`."""
     num_pairs = manifest["totals"]["num_pairs"]
     if num_pairs < MIN_PAIRS:
         raise InputError(f"{data} holds {num_pairs} pairs, but training needs {MIN_PAIRS} at least; distil more lines")
@@ -124,7 +128,7 @@ def _split(
             elif not pair.is_degenerate and len(pair.target_ids) > pair.num_forced:
                 held_out.append(pair)
 
-    table = PairTable(others(), network.config)
+    table = PairTable(others(), max_source_positions, start)
     if not held_out:
         raise InputError(f"the pairs of {data} to evaluate on all run in circles or are empty; distil more lines")
     return held_out, table

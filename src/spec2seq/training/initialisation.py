@@ -1,4 +1,4 @@
-"""A drafting network before its training: the verifier's encoder, and a decoder of its own (the paper, section 3.1)."""
+"""Drafting networks before their training."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spec2seq.nn.blockwise_heads import BlockwiseHeads
+from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from spec2seq.nn.seq2seq import Seq2Seq
-    from spec2seq.training.settings import DrafterShape
+    from spec2seq.training.shapes import BlockwiseShape, FeatureShape, SpecShape
 
 # score of the source token at the slot's own place when the soft copy starts: about half of the weight among 100
 _COPY_PEAK = 5.0
 
 
 @torch.no_grad()
-def new_drafter(verifier: Seq2Seq, shape: DrafterShape, seed: int = 0) -> SpecDrafterNetwork:
-    """A network to train, in fp32: encoder, embeddings and output of the verifier, everything else random.
+def new_spec_drafter(verifier: Seq2Seq, shape: SpecShape, seed: int = 0) -> SpecDrafterNetwork:
+    """The paper's network to train (section 3.1), in fp32: encoder, embeddings and output of the verifier, everything
+    else random.
 
     Raises:
         OptionError: the shape does not suit the verifier.
@@ -44,7 +49,7 @@ def _draw(name: str, parameter: torch.nn.Parameter, generator: torch.Generator) 
     elif parameter.dim() == 1:
         parameter.zero_()
     else:
-        parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+        parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
 
 
 def _start_positions(network: SpecDrafterNetwork, generator: torch.Generator) -> None:
@@ -60,3 +65,49 @@ def _start_positions(network: SpecDrafterNetwork, generator: torch.Generator) ->
     table[:shared].copy_(source[:shared])
     length = float(source.square().sum(1).mean())
     network.copy_weight.copy_(torch.eye(model.d_model) * (_COPY_PEAK / length))
+
+
+@torch.no_grad()
+def new_feature_drafter(
+    verifier: Seq2Seq, shape: FeatureShape, token_counts: Tensor, seed: int = 0
+) -> FeatureDrafterNetwork:
+    """A drafter on the verifier's states to train, in fp32, attached to it; random, but for a bigram table that says
+    nothing yet.
+
+    Args:
+        token_counts: [V] how often each token occurs in the targets; the commonest ones make the shortlist.
+
+    Raises:
+        OptionError: the shape does not suit the verifier.
+    """
+    config = shape.config(verifier.config)
+    network = FeatureDrafterNetwork(config)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        _draw(name, parameter, generator)
+    network.embedding.places.normal_(0.0, 1.0, generator=generator)  # as large as positions and anchors
+    embedded = verifier.decoder.embedding.tokens * verifier.config.embedding_scale
+    network.embedding.anchor_weight.mul_(embedded.square().mean().rsqrt())
+    if network.prefix_reader.mixture is not None:
+        network.prefix_reader.mixture.fill_(1 / len(config.hidden_layers))
+    if network.bigrams is not None:
+        network.bigrams.before.normal_(0.0, 1.0, generator=generator)
+        network.bigrams.after.zero_()
+    if network.shortlist is not None:
+        commonest = token_counts.argsort(descending=True, stable=True)[: len(network.shortlist)]
+        network.shortlist.copy_(commonest.sort().values)
+    network.attach(verifier)
+    return network.requires_grad_(True)
+
+
+@torch.no_grad()
+def new_blockwise_heads(verifier: Seq2Seq, shape: BlockwiseShape, seed: int = 0) -> BlockwiseHeads:
+    """Heads to train, in fp32, attached to the verifier: all say what the verifier itself does, to begin with."""
+    network = BlockwiseHeads(shape.config(verifier.config))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in network.named_parameters():
+        _draw(name, parameter, generator)
+    for parameter in (network.input_bias, network.output_weight, network.output_bias):
+        parameter.zero_()
+    network.attach(verifier)
+    return network.requires_grad_(True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spec2seq.drafter_config import BlockwiseConfig, FeatureDrafterConfig
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spec2seq.drafter_config import SpecDrafterConfig
+    from spec2seq.drafter_config import DrafterConfig
     from spec2seq.weights.fingerprints import VerifierFingerprint
 
 CARD_SLOTS = (4, 8, 12, 16, 24)
@@ -17,7 +19,7 @@ def card_text(
     verifier_name: str,
     fingerprint: VerifierFingerprint,
     manifest: Mapping[str, Any],
-    config: SpecDrafterConfig,
+    config: DrafterConfig,
     plan: Mapping[str, Any],
     trained: Mapping[str, Any],
 ) -> str:
@@ -34,7 +36,6 @@ def card_text(
     )
     settings = {**plan["objective"], **plan["settings"]}
     rows = "".join(f"| {name} | {value} |\n" for name, value in settings.items())
-    model = config.model
     return f"""\
 # Drafter for {verifier_name}
 
@@ -42,7 +43,7 @@ Proposes tokens that {verifier_name} checks: `spec2seq generate --model MODEL --
 with another model.
 
 - Verifier: vocabulary {fingerprint.vocabulary}, weights {fingerprint.weights}.
-- Size: {model.encoder_layers} encoder and {model.decoder_layers} decoder layers, width {model.d_model}, blocks of
+- Kind: {plan["kind"]}, {_size(config)}, blocks of
   {config.block_size} tokens.
 - Data: {trained["num_pairs"]} outputs of the verifier ({search}) for {origin["source"]}, SHA-256
   {job["source_sha256"]}.
@@ -61,6 +62,16 @@ kept up to and with that token.
 | setting | value |
 | --- | --- |
 {rows}"""
+
+
+def _size(config: DrafterConfig) -> str:
+    if isinstance(config, FeatureDrafterConfig):
+        plural = "s" if config.num_layers > 1 else ""
+        return f"{config.num_layers} decoder layer{plural}, width {config.width}"
+    if isinstance(config, BlockwiseConfig):
+        return f"heads with {config.ffn_dim} units each"
+    model = config.model
+    return f"{model.encoder_layers} encoder and {model.decoder_layers} decoder layers, width {model.d_model}"
 
 
 def _row(num_slots: int, figures: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ class DistilledPair:
         num_forced: how many of the first target ids were forced and never need a draft: 0 or 1.
         finish_reason: "eos", or "length" where the limit cut the output.
         is_degenerate: whether it ran in circles up to the limit.
+        decoder_start: what stood before the target ids, where that is not the model's own start token.
     """
 
     line: int
@@ -31,6 +32,7 @@ class DistilledPair:
     num_forced: int
     finish_reason: str
     is_degenerate: bool
+    decoder_start: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from spec2seq.drafter_config import SpecDrafterConfig
 from spec2seq.errors import OptionError
+from spec2seq.training.shapes import BlockwiseShape, FeatureShape, SpecShape
 
 if TYPE_CHECKING:
-    from spec2seq.config import ModelConfig
+    from spec2seq.training.shapes import DrafterShape, Kind
 
 SlotWeights = Literal["uniform", "survival", "decay"]
 SLOT_WEIGHTS: tuple[SlotWeights, ...] = get_args(SlotWeights)
-DEFAULT_POSITIONS = 512  # where the verifier has no limit
-
-
-@dataclass(frozen=True)
-class DrafterShape:
-    """How large a drafter is; its width and special ids are the verifier's.
-
-    Attributes:
-        block_size: slots per block in training.
-        decoder_layers: the paper argues for few.
-        encoder_layers: the first so many of the verifier's; None: all.
-
-    Raises:
-        OptionError: a size below 1.
-    """
-
-    block_size: int = 25
-    decoder_layers: int = 2
-    encoder_layers: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("block_size", "decoder_layers", "encoder_layers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name}={value} is not allowed: use 1 or more")
-
-    def config(self, verifier: ModelConfig) -> SpecDrafterConfig:
-        """The drafter's settings. Its positions hold the verifier's longest target and a block behind it.
-
-        Raises:
-            OptionError: more encoder layers than the verifier has.
-        """
-        layers = verifier.encoder_layers if self.encoder_layers is None else self.encoder_layers
-        if layers > verifier.encoder_layers:
-            raise OptionError(
-                f"encoder_layers={layers} exceeds the {verifier.encoder_layers} of the verifier, whose encoder the "
-                "drafter starts from; use at most that"
-            )
-        model = replace(
-            verifier,
-            encoder_layers=layers,
-            decoder_layers=self.decoder_layers,
-            max_source_positions=verifier.max_source_positions or DEFAULT_POSITIONS,
-            max_target_positions=(verifier.max_target_positions or DEFAULT_POSITIONS) + self.block_size,
-        )
-        return SpecDrafterConfig(model, self.block_size)
 
 
 @dataclass(frozen=True)
@@ -109,7 +63,7 @@ class TrainingSettings:
         num_averaged: the drafter is the mean of the last so many checkpoints.
         num_held_out: pairs that are not trained on, at most a tenth of all.
         seed: of everything random.
-        bf16: multiply in bfloat16 (automatic mixed precision).
+        bf16: multiply in bfloat16 (automatic mixed precision); None: where the machine does so faster.
         tensorboard: write logs for TensorBoard.
 
     Raises:
@@ -128,7 +82,7 @@ class TrainingSettings:
     num_averaged: int = 10
     num_held_out: int = 500
     seed: int = 0
-    bf16: bool = False
+    bf16: bool | None = None
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -155,4 +109,19 @@ class TrainingPlan:
 
     def as_job(self) -> dict[str, object]:
         """All of it, for comparing."""
-        return {"shape": asdict(self.shape), "objective": asdict(self.objective), "settings": asdict(self.settings)}
+        return {
+            "kind": self.shape.kind,
+            "shape": asdict(self.shape),
+            "objective": asdict(self.objective),
+            "settings": asdict(self.settings),
+        }
+
+
+_ON_STATES = Objective(label_smoothing=0.0, first_glancing=0.0, last_glancing=0.0, num_cuts=8, slot_weights="survival")
+
+DEFAULT_PLANS: dict[Kind, TrainingPlan] = {
+    "spec": TrainingPlan(SpecShape(), Objective(), TrainingSettings()),
+    "feature": TrainingPlan(FeatureShape(), _ON_STATES, TrainingSettings()),
+    "blockwise": TrainingPlan(BlockwiseShape(), _ON_STATES, TrainingSettings()),
+}
+"""What is trained, and how, unless something else is said."""

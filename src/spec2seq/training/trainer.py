@@ -1,4 +1,4 @@
-"""The Spec-Drafter on transformers' `Trainer`: checkpoints, resuming, mixed precision and several processes are its."""
+"""Drafters on transformers' `Trainer`: checkpoints, resuming, mixed precision and several processes are its."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
 
+from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import MissingExtraError
-from spec2seq.evaluation.walk import walk_network
+from spec2seq.evaluation.walk import walk_drafter
 from spec2seq.nn.sublayer import set_dropout
-from spec2seq.training.batches import TrainingBatch
-from spec2seq.training.objective import drafter_loss
 from spec2seq.weights.checkpoint import SAFETENSORS
 
 try:
@@ -27,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from spec2seq.evaluation.walk import ReferencePair
-    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+    from spec2seq.evaluation.known_outputs import ReferencePair
+    from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.training.batches import BatchDataset
-    from spec2seq.training.settings import Objective, TrainingSettings
+    from spec2seq.training.modules import DrafterModule
+    from spec2seq.training.settings import TrainingSettings
 
     # (updates done, what the Trainer logs: loss, learning_rate, eval_tokens_per_round, ...)
     OnLog = Callable[[int, dict[str, float]], None]
@@ -39,64 +38,21 @@ if TYPE_CHECKING:
 _WRITTEN_LAST = "trainer_state.json"
 
 
-class DrafterModule(nn.Module):
-    """A drafting network whose forward is a training step.
-
-    Attributes:
-        progress: from 0 to 1, how far the training is.
-    """
-
-    def __init__(self, network: SpecDrafterNetwork, objective: Objective) -> None:
-        super().__init__()
-        self.network = network
-        self.objective = objective
-        self.progress = 0.0
-        self.register_state_dict_post_hook(_keep_own_parameters)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(_forgive_other_names)  # type: ignore[no-untyped-call]
-
-    def forward(
-        self,
-        source_ids: Tensor,
-        source_lengths: Tensor,
-        target_ids: Tensor,
-        target_lengths: Tensor,
-        num_forced: Tensor,
-    ) -> dict[str, Tensor]:
-        """The fields of a `TrainingBatch` -> {"loss": a number}."""
-        batch = TrainingBatch(source_ids, source_lengths, target_ids, target_lengths, num_forced)
-        return {"loss": drafter_loss(self.network, batch, self.objective, self.progress)}
-
-
-def _keep_own_parameters(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-    """One name per tied parameter, and rows one behind another: safetensors takes nothing else."""
-    own = {prefix + name for name, _ in module.named_parameters()}
-    for name in list(state):
-        if name in own:
-            state[name] = state[name].contiguous()
-        else:
-            del state[name]
-
-
-def _forgive_other_names(module: nn.Module, keys: Any) -> None:
-    """Of a tied parameter only the name that was saved is missed."""
-    own = {name for name, _ in module.named_parameters()}
-    keys.missing_keys[:] = [name for name in keys.missing_keys if name in own]
-
-
 class DrafterTrainer(Trainer):
     """`Trainer` that evaluates by the tokens per round that the decoder will see."""
 
-    network: SpecDrafterNetwork
+    drafting: DrafterModule
+    verifier: Seq2Seq
     held_out: Sequence[ReferencePair]
 
     def evaluate(
         self, eval_dataset: object = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Walk over the held-out pairs; logs the mean tokens per round and the survival of every slot."""
-        network = self.network.eval()
-        device = network.copy_weight.device
-        figures = walk_network(network, self.held_out, network.config.block_size, device=device)
-        network.train()
+        drafting = self.drafting.eval()
+        verifier = TorchVerifier(self.verifier, next(drafting.parameters()).device)
+        figures = walk_drafter(drafting.drafter(), self.held_out, drafting.block_size, verifier)
+        drafting.train()
         metrics = {f"{metric_key_prefix}_tokens_per_round": figures.tokens_per_round}
         metrics |= {f"{metric_key_prefix}_survival_{i}": rate for i, rate in enumerate(figures.survival, start=1)}
         self.log(metrics)
@@ -119,11 +75,11 @@ class _Progress(TrainerCallback):
             self._on_log(state.global_step, dict(logs or {}))
 
 
-def train_network(
-    network: SpecDrafterNetwork,
+def train_module(
+    module: DrafterModule,
     data: BatchDataset,
     held_out: Sequence[ReferencePair],
-    objective: Objective,
+    verifier: Seq2Seq,
     settings: TrainingSettings,
     folder: Path,
     device: str = "cpu",
@@ -133,9 +89,9 @@ def train_network(
     where that is the end.
 
     Args:
-        network: in fp32, its parameters learning.
+        module: its network in fp32, the parameters learning.
         data: its items are the batches.
-        held_out: pairs to evaluate on.
+        held_out: pairs to evaluate on, outputs of `verifier`, which is in fp32.
         folder: where checkpoints go.
         device: "cpu", or "cuda" for the GPUs of this process.
         on_log: told what is logged.
@@ -146,12 +102,11 @@ def train_network(
     done = checkpoints(folder)
     if done and _step(done[-1]) >= settings.steps:
         # the Trainer would add a step
-        load_average(network, folder, 1)
+        load_average(module, folder, 1)
         history: list[dict[str, float]] = json.loads((done[-1] / _WRITTEN_LAST).read_text())["log_history"]
         return history
     torch.manual_seed(settings.seed)
-    set_dropout(network, settings.dropout)
-    module = DrafterModule(network, objective)
+    set_dropout(module, settings.dropout)
     trainer = DrafterTrainer(
         module,
         _arguments(settings, folder, device),
@@ -160,12 +115,19 @@ def train_network(
         eval_dataset=data,  # never read: it only lets the Trainer evaluate
         callbacks=[_Progress(module, on_log)],
     )
-    trainer.network, trainer.held_out = network, held_out
+    trainer.drafting, trainer.verifier, trainer.held_out = module, verifier, held_out
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     trainer.accelerator.wait_for_everyone()  # the first process writes the last checkpoint
-    set_dropout(network, 0.0)
+    set_dropout(module, 0.0)
     return list(trainer.state.log_history)
+
+
+def is_bf16_fast(device: str) -> bool:
+    """Whether this machine multiplies faster in bfloat16."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def _arguments(settings: TrainingSettings, folder: Path, device: str) -> TrainingArguments:
@@ -181,7 +143,7 @@ def _arguments(settings: TrainingSettings, folder: Path, device: str) -> Trainin
         optim="adamw_torch",
         adam_beta1=0.9,
         adam_beta2=0.999,
-        bf16=settings.bf16,
+        bf16=is_bf16_fast(device) if settings.bf16 is None else settings.bf16,
         use_cpu=device == "cpu",
         seed=settings.seed,
         logging_steps=min(100, settings.eval_steps),
@@ -216,11 +178,11 @@ def _step(checkpoint: Path) -> int:
 
 
 @torch.no_grad()
-def load_average(network: SpecDrafterNetwork, folder: Path, num_averaged: int) -> int:
+def load_average(module: DrafterModule, folder: Path, num_averaged: int) -> int:
     """Set a network to the mean of the last checkpoints in a folder. Returns of how many."""
     from safetensors.torch import load_file
 
     states = [load_file(path / SAFETENSORS) for path in checkpoints(folder)[-num_averaged:]]
-    for name, parameter in network.named_parameters():
-        parameter.copy_(torch.stack([state[f"network.{name}"].double() for state in states]).mean(0))
+    for name, parameter in module.named_parameters():
+        parameter.copy_(torch.stack([state[name].double() for state in states]).mean(0))
     return len(states)

@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.config import ModelConfig
-from spec2seq.drafter_config import SpecDrafterConfig
+from spec2seq.drafter_config import BlockwiseConfig, DrafterConfig, FeatureDrafterConfig, SpecDrafterConfig
 from spec2seq.errors import CheckpointError, OptionError, UnsupportedModelError
+from spec2seq.nn.blockwise_heads import BlockwiseHeads
+from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 from spec2seq.weights.checkpoint import listing, read_json
 from spec2seq.weights.fingerprints import VerifierFingerprint
@@ -18,10 +20,36 @@ from spec2seq.weights.saving import save_model_files
 from spec2seq.weights.tensors import open_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-KIND = "spec"
+    import torch
+    from torch import Tensor
+
+DrafterNetwork = SpecDrafterNetwork | FeatureDrafterNetwork | BlockwiseHeads
 CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How config.json describes a kind of drafter, and what its network is made by.
+
+    Attributes:
+        config: its settings, a ModelConfig among them.
+        model: name of that field.
+        network: from settings and type.
+    """
+
+    config: type[DrafterConfig]
+    model: str
+    network: Callable[[Any, torch.dtype], DrafterNetwork]
+
+
+_KINDS = {
+    "spec": _Kind(SpecDrafterConfig, "model", SpecDrafterNetwork),
+    "feature": _Kind(FeatureDrafterConfig, "verifier", FeatureDrafterNetwork),
+    "blockwise": _Kind(BlockwiseConfig, "verifier", BlockwiseHeads),
+}
 
 
 @dataclass(frozen=True)
@@ -29,12 +57,13 @@ class LoadedDrafter:
     """A drafting network and where it came from.
 
     Attributes:
+        network: one that computes with weights of its verifier must be attached to it before it is used.
         verifier_name: what the model it was made for was called.
         verifier: that model's fingerprints.
         path: its folder.
     """
 
-    network: SpecDrafterNetwork
+    network: DrafterNetwork
     verifier_name: str
     verifier: VerifierFingerprint
     path: Path
@@ -46,7 +75,7 @@ def is_drafter_folder(folder: Path) -> bool:
 
 
 def save_drafter(
-    folder: Path, network: SpecDrafterNetwork, verifier_name: str, verifier: VerifierFingerprint, card: str
+    folder: Path, network: DrafterNetwork, verifier_name: str, verifier: VerifierFingerprint, card: str
 ) -> None:
     """Write a drafter folder, in the type that the network has.
 
@@ -58,11 +87,11 @@ def save_drafter(
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "model_type": DRAFTER_TYPE,
-        "kind": KIND,
+        "kind": next(name for name, kind in _KINDS.items() if isinstance(network.config, kind.config)),
         "config": asdict(network.config),
         "verifier": {"name": verifier_name, "fingerprint": asdict(verifier)},
     }
-    save_model_files(folder, settings, {name: parameter.data for name, parameter in network.named_parameters()})
+    save_model_files(folder, settings, _stored_parts(network))
     (folder / CARD).write_text(card, encoding="utf-8")
 
 
@@ -82,11 +111,13 @@ def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
     if dtype not in DTYPES:
         raise OptionError(f"dtype={dtype!r} does not exist; use one of {', '.join(DTYPES)}")
     settings = read_json(folder / "config.json")
-    if settings.get("kind") != KIND:
+    kind = _KINDS.get(str(settings.get("kind")))
+    if kind is None:
         raise UnsupportedModelError(
-            f"{folder} is a drafter of kind {settings.get('kind')!r}, which is not supported; supported: {KIND}"
+            f"{folder} is a drafter of kind {settings.get('kind')!r}, which is not supported; supported: "
+            f"{', '.join(_KINDS)}"
         )
-    network = SpecDrafterNetwork(_read_config(folder, settings), DTYPES[dtype])
+    network = kind.network(_read_config(folder, settings, kind), DTYPES[dtype])
     _fill(network, folder)
     verifier = settings.get("verifier")
     verifier = verifier if isinstance(verifier, dict) else {}
@@ -95,30 +126,32 @@ def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
     return LoadedDrafter(network, str(verifier.get("name")), fingerprint, folder)
 
 
-def _read_config(folder: Path, settings: dict[str, Any]) -> SpecDrafterConfig:
+def _read_config(folder: Path, settings: dict[str, Any], kind: _Kind) -> DrafterConfig:
     where = f"{folder / 'config.json'}: config"
     values = settings.get("config")
     if not isinstance(values, dict):
         raise CheckpointError(f"{where} must be a JSON object, not {values!r}: restore the file")
-    model = record_from_json(ModelConfig, values.get("model"), f"{where}.model")
-    own = record_from_json(_OwnSettings, {name: value for name, value in values.items() if name != "model"}, where)
+    model = record_from_json(ModelConfig, values.get(kind.model), f"{where}.{kind.model}")
     try:
-        return SpecDrafterConfig(model, own.block_size, own.slot_token_id)
+        return record_from_json(kind.config, values, where, {kind.model: model})
     except OptionError as error:
         raise CheckpointError(f"{where}: {error}") from error
 
 
-@dataclass(frozen=True)
-class _OwnSettings:
-    """The plain fields of SpecDrafterConfig."""
+def _stored_parts(network: DrafterNetwork) -> dict[str, Tensor]:
+    """What a folder holds of a network: parameters, and buffers that are not computed."""
+    computed = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in network.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    buffers = {name: buffer for name, buffer in network.named_buffers() if name not in computed}
+    return {name: part.data for name, part in network.named_parameters()} | buffers
 
-    block_size: int
-    slot_token_id: int | None = None
 
-
-def _fill(network: SpecDrafterNetwork, folder: Path) -> None:
-    """Copy every stored tensor to the parameter of its name."""
-    stored, parameters = open_tensors(folder), dict(network.named_parameters())
+def _fill(network: DrafterNetwork, folder: Path) -> None:
+    """Copy every stored tensor to the part of its name."""
+    stored, parameters = open_tensors(folder), _stored_parts(network)
     lost, unused = parameters.keys() - stored.keys(), stored.keys() - parameters.keys()
     if lost:
         raise CheckpointError(f"the weights in {folder} lack {listing(lost)}: the file is incomplete")
@@ -131,4 +164,4 @@ def _fill(network: SpecDrafterNetwork, folder: Path) -> None:
                 f"{name} in {folder} has shape {list(tensor.shape)}, but config.json asks for "
                 f"{list(parameter.shape)}: the files do not belong together"
             )
-        parameter.data.copy_(tensor)
+        parameter.copy_(tensor)

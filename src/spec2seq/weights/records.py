@@ -15,26 +15,32 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 
 
-def record_from_json(kind: type[Record], values: object, where: str) -> Record:
+def record_from_json(
+    kind: type[Record], values: object, where: str, inner: Mapping[str, object] | None = None
+) -> Record:
     """The record of dataclass `kind` that a JSON object holds; lists become tuples.
 
     Args:
         values: what JSON gave; every key must be a field, every field without a default a key.
         where: what messages call the place of it.
+        inner: fields that are records themselves, read before.
 
     Raises:
         CheckpointError: no object, or a key or value that does not fit.
     """
     if not isinstance(values, dict):
         raise CheckpointError(f"{where} must be a JSON object, not {values!r}: restore the file")
-    required = {field.name for field in fields(kind) if field.default is MISSING}  # type: ignore[arg-type]
+    inner = inner or {}
+    values = {name: value for name, value in values.items() if name not in inner}
+    required = {field.name for field in fields(kind) if field.default is MISSING} - inner.keys()  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     wrong = sorted(values.keys() - hints.keys()) or sorted(required - values.keys())
     if wrong:
         problem = "is unknown" if wrong[0] in values else "is missing"
         raise CheckpointError(f"{where}: {wrong[0]} {problem}: restore the file, or use a newer version of spec2seq")
     _check_values(values, hints, where)
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return kind(**plain, **inner)
 
 
 def _check_values(values: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:
