@@ -90,6 +90,12 @@ class TextTokenizer:
         config = self._config
         return config.family == "mbart" and config.decoder_start_token_id not in config.eos_token_ids
 
+    @property
+    def language_pair(self) -> tuple[str, str] | None:
+        """Source and target language of a bilingual model; None where its tokenizer does not name them."""
+        source, target = (getattr(self._tokenizer, name, None) for name in ("source_lang", "target_lang"))
+        return (source, target) if source and target and not self.languages else None
+
     def encode(
         self, texts: Sequence[str], source_lang: str | None = None, max_length: int | None = None
     ) -> list[list[int]]:

@@ -16,6 +16,7 @@ from spec2seq.cli.exactness import exactness
 from spec2seq.cli.generate import generate
 from spec2seq.cli.info import info
 from spec2seq.cli.reproduce import reproduce
+from spec2seq.cli.serve import serve
 from spec2seq.cli.train_drafter import train_drafter
 from spec2seq.cli.translate import translate
 from spec2seq.errors import Spec2SeqError
@@ -42,6 +43,7 @@ app.add_typer(convert.app, name="convert")
 app.command()(reproduce)
 app.command()(distill)
 app.command()(train_drafter)
+app.command()(serve)
 
 
 def _print_version(is_asked: bool) -> None:

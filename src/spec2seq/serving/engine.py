@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from time import monotonic
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from spec2seq.errors import InputError, OptionError
 from spec2seq.serving.jobs import Job, Mailbox
 from spec2seq.serving.refusals import DeadlineError, ModelFailureError, QueueFullError, RefusalError, ShuttingDownError
-from spec2seq.serving.scheduler import Observer, Scheduler
+from spec2seq.serving.scheduler import LOG, Observer, Scheduler
 
 if TYPE_CHECKING:
     from spec2seq.config import GenerationOptions
@@ -40,12 +41,20 @@ class Engine:
         defaults: options where a call says nothing.
         limits: of the queue, the batch and the time; what a call may ask for is the caller's business.
         observer: told about everything that happens.
+        has_texts_in_log: whether the log gets the texts of every call.
     """
 
     def __init__(
-        self, pipeline: Pipeline, defaults: GenerationOptions, limits: Limits, observer: EngineObserver
+        self,
+        pipeline: Pipeline,
+        defaults: GenerationOptions,
+        limits: Limits,
+        observer: EngineObserver,
+        *,
+        has_texts_in_log: bool = False,
     ) -> None:
         self.limits = limits
+        self._has_texts_in_log = has_texts_in_log
         self._pipeline = pipeline
         self._observer = observer
         self._scheduler = Scheduler(pipeline, defaults, limits.max_batch_tokens, observer)
@@ -90,6 +99,8 @@ class Engine:
             raise ShuttingDownError(f"the service is {self.status}; try again elsewhere or later")
         if self.num_waiting >= limit:
             raise QueueFullError(f"{limit} requests (max_queue) are waiting already; try again in a moment")
+        if self._has_texts_in_log:
+            LOG.info("texts: %s", json.dumps(list(call.texts)))
         job = Job(call, self.limits.timeout, Mailbox())
         with self._changed:
             self._inbox.append(job)

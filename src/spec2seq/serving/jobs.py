@@ -95,6 +95,12 @@ class Job:
         """Whether the caller was told the end."""
         return self.error is not None or self.results is not None
 
+    async def accepted(self) -> Accepted:
+        """The first event. Raises as `events`."""
+        event = await self._mailbox.get()
+        assert isinstance(event, Accepted), "only the first event may be asked for like this"
+        return event
+
     async def events(self) -> AsyncIterator[Event]:
         """What the caller is told, `Finished` last.
 

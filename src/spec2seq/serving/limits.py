@@ -22,6 +22,7 @@ class Limits:
         max_output_tokens: tokens that may be asked for per line or sentence.
         max_draft_tokens: tokens that may be drafted per round.
         max_beams: beams, samples or alternatives per text.
+        max_top_beta: how far down the model's ranking relaxed acceptance may go.
         max_batch_tokens: rows x (source + target) tokens that the model works on at a time; a single piece is always
             let in.
         timeout: seconds from the arrival of a request to its end.
@@ -33,6 +34,7 @@ class Limits:
     max_output_tokens: int = 1024
     max_draft_tokens: int = 32
     max_beams: int = 8
+    max_top_beta: int = 25
     max_batch_tokens: int = DEFAULT_BATCH_TOKENS
     timeout: float = 60.0
 

@@ -33,6 +33,12 @@ class BodyTooLargeError(RefusalError):
     status = 413
 
 
+class UnknownBodyError(RefusalError):
+    """The body is of a type that nothing can be made of."""
+
+    status = 415
+
+
 class SlowBodyError(RefusalError):
     """The body did not arrive in time."""
 

@@ -63,9 +63,11 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="Text, or list of texts. Blank ones come back as they are.")
     source: str = Field(description='Language code, or "auto" where only one source language is served.')
     target: str = Field(description="Language code.")
-    format: Literal["text", "html"] = Field("text", description="html keeps the tags and translates what is between.")
-    alternatives: int = Field(0, ge=0, description="How many other translations to return, from a beam search.")
-    api_key: str | None = Field(None, description="Accepted and ignored: there are no keys.")
+    format: Literal["text", "html"] = Field(
+        default="text", description="html keeps the tags and translates what is between."
+    )
+    alternatives: int = Field(default=0, ge=0, description="How many other translations to return, from a beam search.")
+    api_key: str | None = Field(default=None, description="Accepted and ignored: there are no keys.")
 
 
 class TranslateResponse(BaseModel):
@@ -91,15 +93,19 @@ class TraceRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     text: str
-    source: str = Field("auto", description="As for /translate; ignored by models without languages.")
-    target: str | None = Field(None, description="As for /translate; may be left out where there is only one.")
-    drafter: bool = Field(True, description="false: plain search, whatever num_draft_tokens says.")
-    num_draft_tokens: int | Literal["auto"] = Field("auto", description='Drafted per round; "auto" leaves it open.')
-    top_beta: int = Field(1, ge=1, description="1 is exact; more accepts drafts among this many best tokens.")
-    tau: float | None = Field(
-        None, ge=0, description="With top_beta above 1: how many nats below the best a draft token may score (1.0)."
+    source: str = Field(default="auto", description="As for /translate; ignored by models without languages.")
+    target: str | None = Field(default=None, description="As for /translate; may be left out where there is only one.")
+    drafter: bool = Field(default=True, description="false: plain search, whatever num_draft_tokens says.")
+    num_draft_tokens: int | Literal["auto"] = Field(
+        default="auto", description='Drafted per round; "auto" leaves it open.'
     )
-    max_new_tokens: int | None = Field(None, ge=1, description="Most tokens per piece.")
+    top_beta: int = Field(default=1, ge=1, description="1 is exact; more accepts drafts among this many best tokens.")
+    tau: float | None = Field(
+        default=None,
+        ge=0,
+        description="With top_beta above 1: how many nats below the best a draft token may score (1.0).",
+    )
+    max_new_tokens: int | None = Field(default=None, ge=1, description="Most tokens per piece.")
 
 
 class TraceStart(BaseModel):
@@ -182,3 +188,66 @@ class ModelList(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok", "starting", "shutting down", "broken"]
+
+
+class CompletionRequest(BaseModel):
+    """Texts to generate from, with the field names of OpenAI's completions; beside these, the generation options of
+    this package under their own names. What is not said is as the service was started."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"prompt": "This package contains files."}})
+
+    prompt: str | list[str] = Field(description="Source text, or list of them.")
+    model: str | None = Field(default=None, description="Name of the served model; there is no other.")
+    stream: bool = Field(default=False, description="Tell verified text as server-sent events while it is generated.")
+    max_tokens: int | None = Field(default=None, ge=1, description="The same as max_new_tokens.")
+    n: int | None = Field(default=None, ge=1, description="The same as num_return_sequences.")
+    source: str | None = Field(default=None, description="Language code, as for /translate.")
+    target: str | None = Field(default=None, description="Language code, as for /translate.")
+    source_prefix: str | None = Field(default=None, description='Put in front of every text, as in "summarize: ".')
+    target_prefix: str | None = Field(default=None, description="What every output begins with; it is continued.")
+    long_input: Literal["split", "truncate", "error"] | None = Field(
+        default=None, description="What to do with texts longer than the model takes."
+    )
+
+
+class Choice(BaseModel):
+    """One output. There are n for each prompt, in the order of the prompts."""
+
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"] | None
+    logprobs: None = None
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(BaseModel):
+    """The outputs; in a stream, the next part of one of them, and in the last event all but the text."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    stats: DecodingStats | None = Field(default=None, description="What decoding took; not among OpenAI's fields.")
+    warnings: list[str] | None = Field(
+        default=None, description="What the options may not have meant; not OpenAI's either."
+    )
+
+
+class CompletionErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class CompletionError(BaseModel):
+    """What a refused request under /v1/completions gets."""
+
+    error: CompletionErrorDetail

@@ -1,0 +1,85 @@
+"""Reading single fields of a request: the right type, and within the limits. Messages name both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spec2seq.serving.bodies import json_type
+from spec2seq.serving.refusals import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spec2seq.serving.limits import Limits
+
+_MISSING = object()
+
+
+def read_texts(fields: Mapping[str, Any], name: str, limits: Limits) -> tuple[list[str], bool]:
+    """Texts of a field that holds one or a list of them, and whether it was a list.
+
+    Raises:
+        InvalidRequestError: it is missing, holds something else, or more than is allowed.
+    """
+    value = fields.get(name, _MISSING)
+    if value is _MISSING:
+        raise InvalidRequestError(f"Invalid request: missing {name} parameter", name)
+    is_list = isinstance(value, list)
+    texts = value if is_list else [value]
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            place = f"{name}[{i}]" if is_list else name
+            wanted = "a string" if is_list else "a string or a list of strings"
+            raise InvalidRequestError(f"Invalid request: {place} is {json_type(text)}, not {wanted}", name)
+    check_texts(texts, name, limits)
+    return texts, is_list
+
+
+def check_texts(texts: list[str], name: str, limits: Limits) -> None:
+    """Raises InvalidRequestError for more texts or characters than are allowed."""
+    if len(texts) > limits.max_texts:
+        raise InvalidRequestError(
+            f"Invalid request: {name} has {len(texts)} texts, and at most {limits.max_texts} (max_texts) are allowed; "
+            "send several requests",
+            name,
+        )
+    num_chars = sum(map(len, texts))
+    if num_chars > limits.max_input_chars:
+        raise InvalidRequestError(
+            f"Invalid request: {name} has {num_chars} characters, and at most {limits.max_input_chars} "
+            "(max_input_chars) are allowed; send several requests",
+            name,
+        )
+
+
+def read_string(fields: Mapping[str, Any], name: str, default: str | None = None) -> str | None:
+    """A string, or the default where it is missing or null.
+
+    Raises:
+        InvalidRequestError: it is something else.
+    """
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"Invalid request: {name} is {json_type(value)}, not a string", name)
+    return value
+
+
+def read_flag(fields: Mapping[str, Any], name: str, default: bool) -> bool:
+    """true or false, or the default where it is missing or null. Raises as `read_string`."""
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"Invalid request: {name} is {json_type(value)}, not true or false", name)
+    return value
+
+
+def check_known(fields: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raises InvalidRequestError for a field that nobody would read."""
+    for name in fields:
+        if name not in known:
+            raise InvalidRequestError(
+                f"Invalid request: {name[:40]} is not a parameter here; known are {', '.join(sorted(known))}", name[:40]
+            )
