@@ -68,8 +68,7 @@ class SelfAttention(Sublayer):
         if window is None:
             queries, keys, values = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         else:
-            window.write(qkv[:, :, 1:])
-            queries, keys, values = qkv[:, :, 0].transpose(1, 2), window.keys, window.values
+            queries, keys, values = window.exchange(qkv)
         attended = attend(queries, keys, values, mask, self.scale)
         return self.leave(states, F.linear(attended, output_weight, output_bias))
 

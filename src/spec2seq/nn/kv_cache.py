@@ -31,6 +31,15 @@ class LayerWindow:
     target: Tensor
     index: tuple[Tensor, Tensor] | None
 
+    def exchange(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Store the keys and values of this call's tokens, qkv [B, n, 3, H, d].
+
+        Returns:
+            Their queries [B, H, n, d], and keys and values of all slots [B, H, T, d].
+        """
+        self.write(qkv[:, :, 1:])
+        return qkv[:, :, 0].transpose(1, 2), self.keys, self.values
+
     def write(self, keys_values: Tensor) -> None:
         """Store keys and values [B, n, 2, H, d] of this call's tokens."""
         if keys_values.dtype == torch.float16:

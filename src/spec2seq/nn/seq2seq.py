@@ -39,12 +39,14 @@ class Encoder(WithDropout):
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """ids [B, S], real lengths [B] -> [B, S, D]; the states of padding mean nothing."""
-        width = ids.shape[1]
-        positions = torch.arange(width, device=ids.device)
+        return self.states(ids, length_mask(lengths, ids.shape[1], self.dtype))
+
+    def states(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """The same with a mask [B, 1, 1, S] that hides padding; None where there is none."""
+        positions = torch.arange(ids.shape[1], device=ids.device)
         states = self._embed(ids, positions)
         if self.dropout and self.training:
             states = F.dropout(states, self.dropout)
-        mask = length_mask(lengths, width, self.dtype)
         if self.relative_bias is not None:
             bias = self.relative_bias.forward(positions, positions)[None]
             mask = (bias if mask is None else bias + mask).contiguous()

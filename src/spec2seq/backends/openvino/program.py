@@ -1,0 +1,87 @@
+"""A compiled graph and the memory that it reads and writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from spec2seq.backends.openvino.library import load_openvino
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+Precision = Literal["float32", "bfloat16", "int8"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+
+_INT8_GROUP = 32  # numbers of a row that share a scale when activations are rounded to int8
+
+
+class Program:
+    """One graph on one number of threads. Not safe for use from several threads at once.
+
+    Args:
+        model: an openvino.Model.
+        precision: what it computes in; int8 weights were put in before.
+        num_threads: CPU threads.
+    """
+
+    def __init__(self, model: Any, precision: Precision, num_threads: int) -> None:
+        openvino = load_openvino()
+        self._make_tensor = openvino.Tensor
+        self._bfloat16 = openvino.Type.bf16
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": num_threads,
+            "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": _INT8_GROUP,
+        }
+        self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+        # the compiled graph keeps the order, but may call things otherwise
+        self._inputs, self._outputs = (
+            {port.get_any_name(): i for i, port in enumerate(side)} for side in (model.inputs, model.outputs)
+        )
+        self._halves = {port.get_any_name() for port in model.inputs if port.get_element_type() == self._bfloat16}
+        self._bound: dict[str, np.ndarray[Any, Any]] = {}
+
+    def bind(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        """Let the input `name` be read from `array`, which must be contiguous, from now on; no copy is made.
+
+        An input that takes bfloat16 is given as int16.
+        """
+        if self._bound.get(name) is array:
+            return
+        self._bound[name] = array
+        if name in self._halves:
+            tensor = self._make_tensor(array, list(array.shape), self._bfloat16)
+        else:
+            tensor = self._make_tensor(array, shared_memory=True)
+        self._request.set_input_tensor(self._inputs[name], tensor)
+
+    def bind_all(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Bind those of `arrays` that the graph takes."""
+        for name, array in arrays.items():
+            if name in self._inputs:
+                self.bind(name, array)
+
+    def run(self) -> None:
+        """Compute the outputs from what the bound arrays hold now."""
+        self._request.infer(None, share_inputs=True, share_outputs=True)
+
+    def output(self, name: str) -> np.ndarray[Any, Any]:
+        """A view of an output, valid until the next run; the bits of bfloat16 as int16."""
+        array: np.ndarray[Any, Any] = self._request.get_output_tensor(self._outputs[name]).data
+        return array.view(np.int16) if array.dtype == np.float16 else array
+
+
+def with_outputs(model: Any, names: Collection[str]) -> Any:
+    """A copy of the graph that computes these outputs only, in the order that it has them."""
+    openvino = load_openvino()
+    clone = model.clone()
+    kept = [port.get_node() for port in clone.outputs if port.get_any_name() in names]
+    model = openvino.Model(kept, clone.get_parameters(), "")
+    for parameter in model.get_parameters():
+        if not parameter.output(0).get_target_inputs():
+            model.remove_parameter(parameter)
+    return model

@@ -1,0 +1,49 @@
+"""Answers of a call, taken out of the engine's memory before the next call overwrites it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from spec2seq.ranking import best_ids
+from spec2seq.types import TensorScores
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spec2seq.types import Scores, Wanted
+
+
+@dataclass(frozen=True)
+class TopScores:
+    """`Scores` of which only the best are known: values and ids [B, m, C]."""
+
+    values: Tensor
+    ids: Tensor
+
+    def top(self, count: int) -> tuple[Tensor, Tensor]:
+        if count > self.values.shape[2]:
+            raise AssertionError(f"the best {count} scores were not asked for, only {self.values.shape[2]}")
+        return self.values[..., :count], self.ids[..., :count]
+
+    def logits(self) -> Tensor:
+        raise AssertionError("logits were not asked for before the call")
+
+    def log_sum_exp(self) -> Tensor:
+        raise AssertionError("log_sum_exp was not asked for before the call")
+
+
+def read_scores(logits: np.ndarray[Any, Any], wanted: Wanted) -> Scores:
+    """What is wanted of the engine's logits [B, m, V], which are edited; nothing of their memory is kept."""
+    if wanted.banned:
+        logits[..., list(wanted.banned)] = -np.inf
+    if wanted.logits or wanted.log_sum_exp:
+        return TensorScores(torch.from_numpy(logits.copy()))
+    if wanted.top == 1:
+        # ten times as fast as the engine's own search
+        ids = logits.argmax(axis=-1)[..., None]
+        return TopScores(*(torch.from_numpy(found) for found in (np.take_along_axis(logits, ids, axis=-1), ids)))
+    return TopScores(*best_ids(torch.from_numpy(logits), wanted.top))

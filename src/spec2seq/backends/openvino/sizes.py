@@ -1,0 +1,30 @@
+"""Sizes that graphs are run with: few, because the first run with each costs milliseconds."""
+
+from __future__ import annotations
+
+STEP = 16  # cached slots and source positions are padded to multiples of so many
+
+_EXACT_ROWS = 8
+_EXACT_QUERIES = 16
+
+
+def padded_length(length: int) -> int:
+    """For cached slots and source positions."""
+    return -(-length // STEP) * STEP
+
+
+def padded_rows(num_rows: int) -> int:
+    """For rows: exact up to 8, then at most an eighth too many."""
+    return _stepped(num_rows, _EXACT_ROWS)
+
+
+def padded_queries(num_queries: int) -> int:
+    """For queries per row: exact up to 16, then at most an eighth too many."""
+    return _stepped(num_queries, _EXACT_QUERIES)
+
+
+def _stepped(count: int, num_exact: int) -> int:
+    if count <= num_exact:
+        return count
+    step = max(2, 1 << (count - 1).bit_length() - 4)
+    return -(-count // step) * step

@@ -1,0 +1,131 @@
+"""The verifier on OpenVINO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spec2seq.backends.openvino.cache import EngineCache
+from spec2seq.backends.openvino.encoded import EngineSource, padding_mask, with_rows
+from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
+from spec2seq.backends.openvino.scores import read_scores
+from spec2seq.backends.openvino.sizes import padded_length
+from spec2seq.backends.openvino.verifier_graphs import state_names
+from spec2seq.errors import InputError
+from spec2seq.types import DecoderOutput
+
+if TYPE_CHECKING:
+    from spec2seq.backends.openvino.engine import Engine
+    from spec2seq.backends.openvino.program import Program
+    from spec2seq.config import ModelConfig
+    from spec2seq.interfaces import Cache, EncoderOutput
+    from spec2seq.types import SourceBatch, Wanted
+
+    Array = np.ndarray[Any, Any]
+
+
+class OpenVinoVerifier:
+    """`Verifier` over the graphs of a `Seq2Seq` network. Not safe for use from several threads at once.
+
+    Attributes:
+        config, device: of the model; the device is the CPU.
+        engine: what holds and runs the graphs.
+    """
+
+    def __init__(self, config: ModelConfig, engine: Engine) -> None:
+        """`engine` has the graphs of `verifier_graphs`."""
+        self.config, self.engine = config, engine
+        self.device = torch.device("cpu")
+        self._inputs: StepInputs | None = None
+        self._state_names = state_names(config)
+        self._is_relative = config.positions == "relative"
+
+    def encode(self, source: SourceBatch) -> EngineSource:
+        """Run the encoder, then `from_encoder`.
+
+        Raises:
+            InputError: a source is empty or longer than the model's positions.
+        """
+        shortest, longest = (int(length) for length in source.lengths.aminmax())
+        limit = self.config.max_source_positions
+        if limit is not None and longest > limit:
+            raise InputError(
+                f"a source of {longest} tokens is longer than the {limit} positions of this {self.config.family} "
+                "model; split or truncate it"
+            )
+        if shortest < 1:
+            raise InputError("a source has 0 tokens; leave empty sources out")
+        width = padded_length(longest)
+        ids = np.full((len(source.lengths), width), self.config.pad_token_id, dtype=np.int32)
+        ids[:, :longest] = source.ids[:, :longest].numpy()
+        mask = padding_mask(source.lengths.numpy(), len(ids), width)
+        hidden = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size).output("hidden")
+        return self._with_cross(hidden.copy(), source.lengths)
+
+    def from_encoder(self, hidden: Tensor, lengths: Tensor) -> EngineSource:
+        """Make the cross-attention keys and values of encoder states hidden [B, S, D], lengths [B]."""
+        states = np.zeros((len(hidden), padded_length(hidden.shape[1]), hidden.shape[2]), dtype=np.float32)
+        states[:, : hidden.shape[1]] = hidden.numpy()
+        return self._with_cross(states, lengths)
+
+    def new_cache(self, num_rows: int) -> EngineCache:
+        """An empty cache."""
+        config = self.config
+        return EngineCache(config.decoder_layers, (config.decoder_heads, config.head_dim), self.engine.dtype, num_rows)
+
+    def decode(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        lengths: Tensor,
+        cache: Cache,
+        encoded: EncoderOutput,
+        wanted: Wanted,
+        *,
+        queries: Tensor | None = None,
+        slots: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> DecoderOutput:
+        """See `interfaces.Verifier.decode`; `cache` and `encoded` must be this engine's own."""
+        own_cache, source = cast("EngineCache", cache), cast("EngineSource", encoded)
+        call = Call.read(tokens, positions, lengths, slots, visible)
+        own_cache.reserve(call.num_slots)
+        if self._is_relative and not (slots is None and own_cache.slot_positions is None):
+            own_cache.note_positions(call.slots, call.positions, call.is_real)
+        inputs = self._filled_inputs(call, own_cache)
+        scored = inputs.scored(queries)
+        program = self._step(wanted, call.tokens.size)
+        for arrays in (inputs.arrays, own_cache.views(), source.views()):
+            program.bind_all(arrays)
+        program.bind("scored", scored)
+        program.run()
+        own_cache.write(program.output("new"), call.slots, None if slots is None else call.is_real)
+        num_rows, num_scored = call.tokens.shape if queries is None else queries.shape
+        logits = program.output("logits").reshape(inputs.shape.rows, -1, self.config.target_vocab_size)
+        scores = read_scores(logits[:num_rows, :num_scored], wanted)
+        return DecoderOutput(scores, self._hidden(program, call, wanted))
+
+    def _with_cross(self, states: Array, lengths: Tensor) -> EngineSource:
+        cross = self.engine.run("cross", {"hidden": states}, states.shape[0] * states.shape[1]).output("cross")
+        return EngineSource(torch.from_numpy(states), lengths, with_rows(torch.from_numpy(cross.copy())))
+
+    def _filled_inputs(self, call: Call, cache: EngineCache) -> StepInputs:
+        shape = Shape.of(call, cache)
+        if self._inputs is None or self._inputs.shape != shape:
+            self._inputs = StepInputs(shape)
+        self._inputs.fill(call, cache.slot_positions)
+        return self._inputs
+
+    def _step(self, wanted: Wanted, num_rows: int) -> Program:
+        outputs = ("logits", "new", *(self._state_names[layer] for layer in sorted(set(wanted.hidden_layers))))
+        return self.engine.program("step", num_rows, outputs)
+
+    def _hidden(self, program: Program, call: Call, wanted: Wanted) -> Tensor | None:
+        if not wanted.hidden_layers:
+            return None
+        num_rows, num_queries = call.tokens.shape
+        states = [program.output(self._state_names[layer])[:num_rows, :num_queries] for layer in wanted.hidden_layers]
+        return torch.from_numpy(np.stack(states, axis=2))
