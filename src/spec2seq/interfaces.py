@@ -74,7 +74,8 @@ class Verifier(Protocol):
 
         Args:
             tokens: [B, n] target ids.
-            positions: [B, n] absolute positions; only the look-up in the position table is clamped.
+            positions: [B, n] absolute positions, on the device or on the host, where nobody waits for a GPU to read
+                them; only the look-up in the position table is clamped.
             lengths: [B] real queries of each row; padded ones come last and have increasing positions too.
             cache: grown as needed; keys and values go to `slots`.
             encoded: the sources of the same rows.

@@ -10,6 +10,7 @@ import torch
 from spec2seq.decoding.beam import BeamSettings, BeamState, advance, finalize
 from spec2seq.decoding.search import Search
 from spec2seq.decoding.stats import Stopwatch, is_degenerate, record_round
+from spec2seq.decoding.transfer import on_device
 from spec2seq.types import DraftBlock, Emission, Wanted
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class BeamSearch(Search):
         super().admit(requests, source)
         firsts = torch.arange(num_before, self.num_rows, self.rows_per_request, device=self.verifier.device)
         new = self.state.select_rows(firsts)
-        beams = BeamState.start(new.prefix, new.prompt_lengths, new.max_lengths, self.options.num_beams)
+        prompt_lengths = on_device(new.prompt_lengths, self.verifier.device)
+        max_lengths = on_device(new.max_lengths, self.verifier.device)
+        beams = BeamState.start(new.prefix, prompt_lengths, max_lengths, self.options.num_beams)
         self._beams = self.beams.append(beams) if num_before else beams
 
     def round(self) -> list[Emission]:
@@ -93,7 +96,7 @@ class BeamSearch(Search):
         rows = (parents + firsts[:, None]).flatten()
         self._cache = self.cache.select_rows(rows)
         self._beams = beams
-        lengths = beams.lengths.repeat_interleave(self.rows_per_request)
+        lengths = self.state.lengths + 1
         self._state = replace(self.state, tokens=beams.tokens.flatten(0, 1), lengths=lengths, cached=lengths - 1)
 
     def _select_groups(self, groups: Tensor) -> None:

@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from spec2seq.decoding.search import encode_requests
+from spec2seq.decoding.transfer import on_device
 from spec2seq.types import SourceBatch, Wanted
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Request
+    from spec2seq.decoding.state import Counts, Flags
     from spec2seq.interfaces import Verifier
     from spec2seq.types import Scores
 
@@ -58,7 +61,7 @@ class ScoreRecorder:
         return scores.logits().clone() if self._options.output_logits else None
 
     def write(
-        self, requests: Sequence[Request], raw: Tensor | None, scores: Scores, num_tokens: Tensor, is_forced_end: Tensor
+        self, requests: Sequence[Request], raw: Tensor | None, scores: Scores, num_tokens: Counts, is_forced_end: Flags
     ) -> None:
         """Add what the round's tokens were chosen from.
 
@@ -66,11 +69,11 @@ class ScoreRecorder:
             requests: B, the broken ones marked as such.
             raw: what `raw` gave.
             scores: final scores [B, m, V]; row i gave token i.
-            num_tokens: [B] tokens of the round.
-            is_forced_end: [B] bool, rows whose last token no scores decided.
+            num_tokens: [B] tokens of the round, on the host.
+            is_forced_end: [B] rows whose last token no scores decided.
         """
         values = self._values(scores) if self._options.output_scores else None
-        num_decided = num_tokens - is_forced_end.long()
+        num_decided = num_tokens - is_forced_end
         margins = _min_margins(scores, num_decided) if self._options.output_margin else [math.inf] * len(requests)
         counts = zip(num_tokens.tolist(), num_decided.tolist(), strict=True)
         for i, (request, (count, num_decided_here)) in enumerate(zip(requests, counts, strict=True)):
@@ -116,10 +119,10 @@ def record_start_logits(verifier: Verifier, requests: Sequence[Request]) -> None
             request.record.logits.append(output.scores.logits()[i].to("cpu", copy=True))
 
 
-def _min_margins(scores: Scores, num_decided: Tensor) -> list[float]:
+def _min_margins(scores: Scores, num_decided: Counts) -> list[float]:
     """The smallest gap between the two best scores [B, m, V] of the first `num_decided` [B] queries of every row."""
     best, _ = scores.top(2)
     gaps = best[..., 0] - best[..., -1]
-    is_decided = torch.arange(gaps.shape[1], device=gaps.device) < num_decided[:, None]
-    margins: list[float] = gaps.masked_fill(~is_decided, torch.inf).amin(dim=-1).tolist()
+    is_undecided = on_device(np.arange(gaps.shape[1]) >= num_decided[:, None], gaps.device)
+    margins: list[float] = gaps.masked_fill(is_undecided, torch.inf).amin(dim=-1).tolist()
     return margins

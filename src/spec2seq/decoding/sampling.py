@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Request
     from spec2seq.interfaces import AcceptanceRule, Drafter, EncoderOutput, Verifier
-    from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Scores
+    from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, Scores
 
 
 class SamplingSearch(SpeculativeSearch):
@@ -52,8 +52,8 @@ class SamplingSearch(SpeculativeSearch):
 
     @property
     def _counts(self) -> Tensor:
-        """How many tokens each row has generated, [B]."""
-        return self.state.lengths - self.state.prompt_lengths
+        """How many tokens each row has generated, [B], on the host."""
+        return torch.from_numpy(self.state.lengths - self.state.prompt_lengths)
 
     def _encode(self, requests: Sequence[Request], source: SourceBatch) -> EncoderOutput:
         """Samples of one source follow each other and share its encoding."""
@@ -69,11 +69,11 @@ class SamplingSearch(SpeculativeSearch):
         super()._select_groups(groups)
         self._noise = self._noise.select_rows(groups)
 
-    def _propose(self) -> DraftBlock:
-        if self.drafter is None:
-            return super()._propose()
+    def _propose(self, prefix: Prefix | None) -> DraftBlock:
+        if self.drafter is None or prefix is None:
+            return self._no_draft()
         chooser = DraftChooser(self.warpers, self._banned, self._noise, self._counts, self.options.is_seeded)
-        draft = self.drafter.propose(self.state.prefix, self.num_draft_tokens, chooser)
+        draft = self.drafter.propose(prefix, self.num_draft_tokens, chooser)
         return chooser.with_laws(self._cut_behind_eos(draft))
 
     def _cut_behind_eos(self, draft: DraftBlock) -> DraftBlock:
@@ -92,10 +92,9 @@ class SamplingSearch(SpeculativeSearch):
     def _accept(self, draft: DraftBlock, scores: Scores) -> Acceptance:
         counts = self._counts
         if self.options.is_seeded:
-            offsets = torch.arange(draft.num_slots + 1, device=counts.device)
-            noise = self._noise.gumbel(scores.logits(), counts[:, None] + offsets)
+            noise = self._noise.gumbel(scores.logits(), counts[:, None] + torch.arange(draft.num_slots + 1))
         else:
-            noise = self._noise.verification(counts, draft.num_slots)
+            noise = self._noise.verification(counts, draft.num_slots).to(self.verifier.device)
         return self.rule.accept(draft, scores, noise)
 
 
@@ -109,7 +108,7 @@ class DraftChooser:
         warpers: the verifier's.
         banned: [N] ids that are never drawn.
         noise: of the B rows.
-        counts: [B] tokens that each row has generated before the block.
+        counts: [B] tokens that each row has generated before the block, on the host.
         is_seeded: whether the text follows a given seed.
     """
 
@@ -131,7 +130,7 @@ class DraftChooser:
         # A drafter's broken scores cost acceptance, not exactness: any law will do that the token is drawn from.
         law = law.masked_fill(law.isnan().any(dim=-1, keepdim=True), -math.log(law.shape[-1]))
         self._laws[slot] = law
-        return draw_tokens(law.exp(), self._noise.drafting(self._counts, slot))
+        return draw_tokens(law.exp(), self._noise.drafting(self._counts, slot).to(law.device))
 
     def with_laws(self, draft: DraftBlock) -> DraftBlock:
         """The block with the laws of its tokens, [B, k, V]; as it is when none of them was drawn here."""

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from spec2seq.decoding.processors import QueryContext, build_processors
 from spec2seq.decoding.state import DecodeState
 from spec2seq.decoding.stats import Stopwatch
+from spec2seq.decoding.transfer import on_device
 from spec2seq.types import Hypothesis, RequestStats, TensorScores
 
 if TYPE_CHECKING:
@@ -173,13 +175,13 @@ class Search(ABC):
 
     def _process(self, values: Tensor, draft: DraftBlock) -> Scores:
         """Apply the processors to raw scores [B, k+1, V], each row with the prefix of that row."""
-        state = self.state
-        offsets = torch.arange(draft.num_slots + 1, device=values.device)
+        state, device = self.state, values.device
+        offsets = np.arange(draft.num_slots + 1)
         context = QueryContext(
             tokens=state.with_draft(draft),
-            lengths=state.lengths[:, None] + offsets,
-            prompt_lengths=state.prompt_lengths,
-            max_lengths=state.max_lengths,
-            valid=offsets <= draft.lengths[:, None],
+            lengths=on_device(state.lengths[:, None] + offsets, device),
+            prompt_lengths=on_device(state.prompt_lengths, device),
+            max_lengths=on_device(state.max_lengths, device),
+            valid=on_device(offsets, device) <= draft.lengths[:, None],
         )
         return TensorScores(self.processors(values, context))

@@ -4,34 +4,59 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+import numpy as np
 
 from spec2seq.decoding.recording import ScoreRecorder
 from spec2seq.decoding.search import Search
 from spec2seq.decoding.stats import Stopwatch, is_degenerate, record_round
+from spec2seq.decoding.transfer import on_device, on_host
 from spec2seq.types import Acceptance, DraftBlock, Emission, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     from torch import Tensor
 
     from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Request
-    from spec2seq.decoding.state import Commitment
+    from spec2seq.decoding.state import Commitment, Flags
     from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
-    from spec2seq.types import DecoderOutput, FinishReason, Origin, Scores
+    from spec2seq.types import DecoderOutput, FinishReason, Origin, Prefix, Scores
 
 
 class _RowOutcome(NamedTuple):
-    """What a round gave one row, on the host; the last two are flags."""
+    """What a round gave one row."""
 
     num_tokens: int
     num_accepted: int
     num_drafted: int
     num_fitted: int
-    is_ended: int
-    is_broken: int
+    is_ended: bool
+    is_broken: bool
+
+
+class _Outcome(NamedTuple):
+    """What a round decided, on the host: the fitted draft, what was accepted of it, how many tokens each row had been
+    proposed [B], and which rows had scores that are NaN or infinite where these decided something [B]."""
+
+    draft: DraftBlock
+    acceptance: Acceptance
+    num_drafted: Tensor
+    is_broken: Flags
+
+    @classmethod
+    def read(cls, proposed: DraftBlock, draft: DraftBlock, acceptance: Acceptance, best_scores: Tensor) -> Self:
+        """The one place of a round where a GPU is waited for. best_scores [B, k+1, C], best first."""
+        drafted, accepted = (draft.tokens, draft.lengths), (acceptance.num_accepted, acceptance.next_tokens)
+        tokens, lengths, num_accepted, next_tokens, num_drafted, scores = on_host(
+            (*drafted, *accepted, proposed.lengths, best_scores)
+        )
+        is_finite = np.isfinite(scores.numpy()[..., 0])
+        is_broken = np.zeros(len(is_finite), dtype=np.bool_)
+        if np.count_nonzero(is_finite) < is_finite.size:
+            is_broken = (~is_finite & (np.arange(draft.num_slots + 1) <= num_accepted.numpy()[:, None])).any(-1)
+        return cls(DraftBlock(tokens, lengths), Acceptance(num_accepted, next_tokens), num_drafted, is_broken)
 
 
 class SpeculativeSearch(Search):
@@ -53,6 +78,8 @@ class SpeculativeSearch(Search):
         self._needs_logits = rule.needs_logits or options.output_scores or options.output_logits or needs_processing
         is_recording = options.output_scores or options.output_logits or options.output_margin
         self._recorder = ScoreRecorder(options) if is_recording else None
+        self._host_eos = self._eos.cpu()
+        self._empty_draft = DraftBlock.empty(0)
         self._wanted = Wanted(
             top=max(rule.num_top, 2) if options.output_margin else rule.num_top,
             logits=self._needs_logits,
@@ -63,8 +90,8 @@ class SpeculativeSearch(Search):
 
     def round(self) -> list[Emission]:
         watch = Stopwatch()
-        prefix = self.state.prefix
-        proposed = self._propose()
+        prefix = self.state.prefix if self.drafter else None
+        proposed = self._propose(prefix)
         draft = self.state.fit(proposed)
         watch.lap("draft")
         output = self._verify(draft, self._wanted)
@@ -73,24 +100,30 @@ class SpeculativeSearch(Search):
         best_scores, _ = scores.top(self.rule.num_top)
         watch.lap("verify")
         acceptance = self._force_eos(self._accept(draft, scores))
-        if self.drafter:
+        if self.drafter and prefix:
             self.drafter.commit(prefix, acceptance, output)
-        self._state, commitment = self.state.commit(draft, acceptance, self._eos)
-        is_broken = _has_broken_scores(best_scores[..., 0], acceptance)
-        emissions = self._book(proposed.lengths, draft.lengths, commitment, is_broken)
+        outcome = _Outcome.read(proposed, draft, acceptance, best_scores)
+        self._state, commitment = self.state.commit(outcome.draft, outcome.acceptance, self._host_eos)
+        emissions = self._book(outcome, commitment)
         if self.options.output_scores:
             self._add_log_probs(scores, commitment)
         if self._recorder:
             self._recorder.write(self.requests, raw, scores, commitment.num_tokens, self._has_forced_end())
         watch.lap("rest")
-        watch.share(request.stats for request in self.requests)
+        watch.share([request.stats for request in self.requests])
         self._let_go(emissions)
         return emissions
 
-    def _propose(self) -> DraftBlock:
-        if self.drafter is None:
-            return DraftBlock.empty(self.num_rows, self.verifier.device)
-        return self.drafter.propose(self.state.prefix, self.num_draft_tokens)
+    def _propose(self, prefix: Prefix | None) -> DraftBlock:
+        if self.drafter is None or prefix is None:
+            return self._no_draft()
+        return self.drafter.propose(prefix, self.num_draft_tokens)
+
+    def _no_draft(self) -> DraftBlock:
+        """An empty draft for all rows; the same one as long as there are as many."""
+        if len(self._empty_draft.lengths) != self.num_rows:
+            self._empty_draft = DraftBlock.empty(self.num_rows, self.verifier.device)
+        return self._empty_draft
 
     def _scores(self, output: DecoderOutput, draft: DraftBlock) -> Scores:
         """The scores to choose from, [B, k+1, V]."""
@@ -104,7 +137,8 @@ class SpeculativeSearch(Search):
         if not self.options.forced_eos_token_ids:
             return acceptance
         forced = min(self.options.forced_eos_token_ids)
-        is_last = self.state.lengths + acceptance.num_accepted == self.state.max_lengths - 1
+        room = on_device(self.state.max_lengths - 1 - self.state.lengths, self.verifier.device)
+        is_last = acceptance.num_accepted == room
         return Acceptance(acceptance.num_accepted, acceptance.next_tokens.masked_fill(is_last, forced))
 
     def _select_groups(self, groups: Tensor) -> None:
@@ -112,16 +146,20 @@ class SpeculativeSearch(Search):
         if self.drafter:
             self.drafter.select_rows(groups)
 
-    def _book(
-        self, num_drafted: Tensor, num_fitted: Tensor, commitment: Commitment, is_broken: Tensor
-    ) -> list[Emission]:
-        """Move the round's outcome to the host, all of it in one transfer, and hand it to the requests."""
-        counts = [commitment.num_tokens, commitment.num_accepted, num_drafted, num_fitted]
-        flags = [commitment.is_ended.long(), is_broken.long()]
-        table = torch.cat([torch.stack(counts + flags, dim=1), commitment.tokens], dim=1).tolist()
+    def _book(self, outcome: _Outcome, commitment: Commitment) -> list[Emission]:
+        """Hand the round's outcome to the requests."""
+        columns = (
+            commitment.num_tokens,
+            commitment.num_accepted,
+            outcome.num_drafted,
+            outcome.draft.lengths,
+            commitment.is_ended,
+            outcome.is_broken,
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            self._book_row(request, _RowOutcome(*row[:6]), row[6:])
-            for request, row in zip(self.requests, table, strict=True)
+            self._book_row(request, _RowOutcome(*row), tokens)
+            for request, row, tokens in zip(self.requests, rows, commitment.tokens.tolist(), strict=True)
         ]
 
     def _book_row(self, request: Request, outcome: _RowOutcome, tokens: list[int]) -> Emission:
@@ -144,7 +182,7 @@ class SpeculativeSearch(Search):
             origins.append("bonus" if num_accepted == outcome.num_fitted else "correction")
         return Emission(request.id, token_ids, origins, round_number, self._finish_reason(request, outcome.is_ended))
 
-    def _finish_reason(self, request: Request, is_ended: int) -> FinishReason | None:
+    def _finish_reason(self, request: Request, is_ended: bool) -> FinishReason | None:
         if is_ended:
             return "eos"
         if request.prompt_length + len(request.token_ids) < request.max_length:
@@ -154,18 +192,19 @@ class SpeculativeSearch(Search):
 
     def _add_log_probs(self, scores: Scores, commitment: Commitment) -> None:
         """Add the log-probabilities of the round's tokens under the processed scores to the requests' scores."""
-        log_probs = scores.logits().gather(-1, commitment.tokens[..., None])[..., 0] - scores.log_sum_exp()
-        offsets = torch.arange(log_probs.shape[1], device=log_probs.device)
-        num_scored = commitment.num_tokens - self._has_forced_end().long()  # a forced token scores 0
-        sums = log_probs.masked_fill(offsets >= num_scored[:, None], 0.0).double().sum(-1).tolist()
+        device = self.verifier.device
+        tokens = on_device(commitment.tokens, device)
+        log_probs = scores.logits().gather(-1, tokens[..., None])[..., 0] - scores.log_sum_exp()
+        num_scored = commitment.num_tokens - self._has_forced_end()  # a forced token scores 0
+        is_left_out = np.arange(tokens.shape[1]) >= num_scored[:, None]
+        sums = log_probs.masked_fill(on_device(is_left_out, device), 0.0).double().sum(-1).tolist()
         for request, log_prob in zip(self.requests, sums, strict=True):
             request.score = (request.score or 0.0) + log_prob
 
-    def _has_forced_end(self) -> Tensor:
-        """[B] bool: rows whose last token is the forced EOS at their limit."""
-        if not self.options.forced_eos_token_ids:
-            return torch.zeros_like(self.state.lengths, dtype=torch.bool)
-        return self.state.lengths == self.state.max_lengths
+    def _has_forced_end(self) -> Flags:
+        """[B] rows whose last token is the forced EOS at their limit."""
+        is_forced = bool(self.options.forced_eos_token_ids)
+        return np.asarray((self.state.lengths == self.state.max_lengths) & is_forced)
 
     def _let_go(self, emissions: Sequence[Emission]) -> None:
         """Finished rows leave the batch, with their one hypothesis."""
@@ -175,9 +214,3 @@ class SpeculativeSearch(Search):
             request.hypotheses = [request.hypothesis()]
         if finished:
             self.remove(finished)
-
-
-def _has_broken_scores(best_scores: Tensor, acceptance: Acceptance) -> Tensor:
-    """Rows whose best score [B, k+1] is NaN or infinite where it decided something. Returns [B] bool."""
-    offsets = torch.arange(best_scores.shape[1], device=best_scores.device)
-    return (~best_scores.isfinite() & (offsets <= acceptance.num_accepted[:, None])).any(-1)

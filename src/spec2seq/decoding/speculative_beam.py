@@ -80,7 +80,8 @@ class SpeculativeBeamSearch(BeamSearch):
     def admit(self, requests: Sequence[Request], source: SourceBatch) -> None:
         num_before = len(self.requests)
         super().admit(requests, source)
-        prefix = Prefix(self.state.tokens[num_before:], self.state.lengths[num_before:])
+        whole = self.state.prefix
+        prefix = Prefix(whole.ids[num_before:], whole.lengths[num_before:])
         trie = PrefixTrie.start(prefix, self._num_candidates)
         self._trie = self.trie.append(trie) if num_before else trie
         slots = prefix.lengths[:, None].expand(-1, self.options.num_beams)  # of the last committed token

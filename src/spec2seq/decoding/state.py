@@ -1,27 +1,37 @@
-"""What a batch has committed so far, and the arithmetic of a round on it."""
+"""What a batch has committed so far, and the arithmetic of a round on it.
+
+Counts are on the host: the loop decides by them, nobody has to ask a GPU for them, and small operations of NumPy cost a
+third of torch's. Token ids are where the model is.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
+from spec2seq.decoding.transfer import on_device
 from spec2seq.types import DraftBlock, Prefix, pad_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from spec2seq.types import Acceptance
 
+    Counts = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
 GROWTH = 64  # few enough that little is computed on stale ids, so many that copying is rare
 
 
-@dataclass(frozen=True)
-class VerifyInput:
-    """Arguments of one verifier call: tokens and positions [B, n], real queries [B], scored queries [B, m] or None."""
+class VerifyInput(NamedTuple):
+    """Arguments of one verifier call: tokens [B, n], positions [B, n] on the host, real queries [B], scored queries
+    [B, m] or None."""
 
     tokens: Tensor
     positions: Tensor
@@ -29,15 +39,14 @@ class VerifyInput:
     queries: Tensor | None
 
 
-@dataclass(frozen=True)
-class Commitment:
-    """What a round appended to each row: token ids [B, k+1], how many of them are real [B] and how many of those
-    are draft tokens [B], and whether the last real one ends the sequence [B]."""
+class Commitment(NamedTuple):
+    """What a round appended to each row, on the host: token ids [B, k+1], how many of them are real [B] and how many
+    of those are draft tokens [B], and whether the last real one ends the sequence [B]."""
 
-    tokens: Tensor
-    num_tokens: Tensor
-    num_accepted: Tensor
-    is_ended: Tensor
+    tokens: Counts
+    num_tokens: Counts
+    num_accepted: Counts
+    is_ended: Flags
 
 
 @dataclass(frozen=True)
@@ -45,19 +54,19 @@ class DecodeState:
     """Committed tokens of B live rows.
 
     Attributes:
-        tokens: [B, T] ids; what lies beyond a row's length is stale. Written in place by `commit`, always beyond the
-            lengths of the states that share it.
-        lengths: [B] committed tokens, decoder start included.
+        tokens: [B, T] ids on the model's device; what lies beyond a row's length is stale. Written in place by
+            `commit`, always beyond the lengths of the states that share it.
+        lengths: [B] committed tokens, decoder start included; on the host, as all that follows.
         cached: [B] how many of them the verifier's cache holds.
         prompt_lengths: [B] tokens given before generation: decoder start and target prefix.
         max_lengths: [B] the length at which a row is cut.
     """
 
     tokens: Tensor
-    lengths: Tensor
-    cached: Tensor
-    prompt_lengths: Tensor
-    max_lengths: Tensor
+    lengths: Counts
+    cached: Counts
+    prompt_lengths: Counts
+    max_lengths: Counts
 
     @classmethod
     def start(
@@ -68,13 +77,13 @@ class DecodeState:
         device: torch.device | str,
     ) -> DecodeState:
         """Rows that have committed their prompts (and forced first tokens) and cached nothing."""
-        tokens, lengths = pad_rows(committed, 0, device)
+        tokens, lengths = pad_rows(committed, 0)
         return cls(
-            tokens,
-            lengths,
-            torch.zeros_like(lengths),
-            torch.tensor(prompt_lengths, dtype=torch.long, device=device),
-            torch.tensor(max_lengths, dtype=torch.long, device=device),
+            tokens.to(device),
+            lengths.numpy(),
+            np.zeros(len(committed), dtype=np.int64),
+            np.array(prompt_lengths, dtype=np.int64),
+            np.array(max_lengths, dtype=np.int64),
         )
 
     @property
@@ -83,69 +92,77 @@ class DecodeState:
 
     @property
     def prefix(self) -> Prefix:
-        return Prefix(self.tokens, self.lengths)
+        return Prefix(self.tokens, on_device(self.lengths, self.tokens.device))
 
     def concat(self, other: DecodeState) -> DecodeState:
         """The rows of both, self first."""
         width = max(self.tokens.shape[1], other.tokens.shape[1])
         return DecodeState(
             torch.cat([_widen(self.tokens, width), _widen(other.tokens, width)]),
-            torch.cat([self.lengths, other.lengths]),
-            torch.cat([self.cached, other.cached]),
-            torch.cat([self.prompt_lengths, other.prompt_lengths]),
-            torch.cat([self.max_lengths, other.max_lengths]),
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.cached, other.cached]),
+            np.concatenate([self.prompt_lengths, other.prompt_lengths]),
+            np.concatenate([self.max_lengths, other.max_lengths]),
         )
 
     def select_rows(self, rows: Tensor) -> DecodeState:
         """The rows `rows` [B'] in that order."""
+        kept = rows.cpu().numpy()
         return DecodeState(
             self.tokens[rows],
-            self.lengths[rows],
-            self.cached[rows],
-            self.prompt_lengths[rows],
-            self.max_lengths[rows],
+            self.lengths[kept],
+            self.cached[kept],
+            self.prompt_lengths[kept],
+            self.max_lengths[kept],
         )
 
     def fit(self, draft: DraftBlock) -> DraftBlock:
         """Cut the draft so that it and the verifier's own token stay within every row's budget.
 
-        Columns that no row uses any more are dropped.
+        Columns that no row uses any more are dropped, as far as that can be told without waiting for a GPU.
         """
-        lengths = torch.minimum(draft.lengths, self.max_lengths - self.lengths - 1)
-        width = int(lengths.max())
+        if not draft.num_slots:
+            return draft
+        room = self.max_lengths - self.lengths - 1
+        lengths = draft.lengths
+        if np.minimum.reduce(room) < draft.num_slots:
+            lengths = torch.minimum(lengths, on_device(room, lengths.device))
+        width = int(np.maximum.reduce(lengths.numpy() if lengths.is_cpu else room))
+        if width >= draft.num_slots:
+            return draft if lengths is draft.lengths else DraftBlock(draft.tokens, lengths, draft.log_probs)
         log_probs = None if draft.log_probs is None else draft.log_probs[:, :width]
         return DraftBlock(draft.tokens[:, :width], lengths, log_probs)
 
     def with_draft(self, draft: DraftBlock) -> Tensor:
         """Committed tokens of every row followed directly by its draft tokens, [B, T'] with T' >= longest + k."""
-        num_slots = draft.num_slots
-        state = self.reserve(num_slots)
-        slots = self.lengths[:, None] + torch.arange(num_slots, device=self.tokens.device)
-        return state.tokens.scatter(1, slots, draft.tokens) if num_slots else state.tokens
+        tokens = self.reserve(draft.num_slots)
+        if not draft.num_slots:
+            return tokens
+        return tokens.scatter(1, on_device(self._slots(draft.num_slots), tokens.device), draft.tokens)
 
     def verify_input(self, draft: DraftBlock) -> VerifyInput:
         """Every committed token that is not cached yet, then the draft; a query is scored for the last committed
         token and for each drafted one."""
         pending = self.lengths - self.cached
         num_slots, device = draft.num_slots, self.tokens.device
-        longest = int(pending.max())
+        longest = int(np.maximum.reduce(pending))
+        positions = torch.from_numpy(self.cached[:, None] + np.arange(longest + num_slots))
+        lengths = on_device(pending, device)
+        if num_slots:
+            lengths = lengths + draft.lengths
         if longest == 1:
-            last = self.tokens.gather(1, self.cached[:, None])
-            offsets = torch.arange(num_slots + 1, device=device)
+            last = self.tokens.gather(1, on_device(self.cached[:, None], device))
             tokens = torch.cat([last, draft.tokens], dim=1) if num_slots else last
-            return VerifyInput(tokens, self.cached[:, None] + offsets, draft.lengths + 1, None)
+            return VerifyInput(tokens, positions, lengths, None)
         all_tokens = self.with_draft(draft)
-        positions = self.cached[:, None] + torch.arange(longest + num_slots, device=device)
-        tokens = all_tokens.gather(1, positions.clamp(max=all_tokens.shape[1] - 1))
-        queries = (pending - 1)[:, None] + torch.arange(num_slots + 1, device=device)
-        return VerifyInput(tokens, positions, pending + draft.lengths, queries)
+        tokens = all_tokens.gather(1, positions.clamp(max=all_tokens.shape[1] - 1).to(device, non_blocking=True))
+        queries = on_device((pending - 1)[:, None] + np.arange(num_slots + 1), device)
+        return VerifyInput(tokens, positions, lengths, queries)
 
-    def reserve(self, num_tokens: int) -> DecodeState:
-        """Make room for `num_tokens` more ids behind the longest row, in steps of `GROWTH`."""
-        needed = int(self.lengths.max()) + num_tokens
-        if needed <= self.tokens.shape[1]:
-            return self
-        return replace(self, tokens=_widen(self.tokens, grown_width(needed)))
+    def reserve(self, num_tokens: int) -> Tensor:
+        """`tokens` with room for `num_tokens` more ids behind the longest row; grows in steps of `GROWTH`."""
+        needed = int(np.maximum.reduce(self.lengths)) + num_tokens
+        return self.tokens if needed <= self.tokens.shape[1] else _widen(self.tokens, grown_width(needed))
 
     def commit(
         self, draft: DraftBlock, acceptance: Acceptance, eos_token_ids: Tensor
@@ -153,34 +170,47 @@ class DecodeState:
         """Append accepted draft tokens and the verifier's token, cut after the first EOS.
 
         Args:
-            draft: tokens [B, k], already fitted.
+            draft: tokens [B, k], already fitted; its tensors, as those of the other two, are on the host.
             acceptance: what the rule decided about them.
             eos_token_ids: [E] ids that end a sequence; E may be 0.
         """
-        num_accepted = acceptance.num_accepted[:, None]
-        offsets = torch.arange(draft.num_slots + 1, device=self.tokens.device)
-        emitted = acceptance.next_tokens[:, None]
-        if draft.num_slots:
-            emitted = torch.where(
-                offsets < num_accepted, torch.cat([draft.tokens, emitted], dim=1), emitted.expand(-1, len(offsets))
-            )
-        ends = (emitted[..., None] == eos_token_ids).any(-1) & (offsets <= num_accepted)
-        is_ended = ends.any(-1)
-        first_end = ends.long().argmax(-1)
-        num_tokens = torch.where(is_ended, first_end, acceptance.num_accepted) + 1
-        state = self.reserve(draft.num_slots + 1)
-        state.tokens.scatter_(1, self.lengths[:, None] + offsets, emitted)
+        num_slots, num_accepted = draft.num_slots, acceptance.num_accepted.numpy()
+        emitted = acceptance.next_tokens.numpy()[:, None]
+        if num_slots:
+            # the verifier's token comes last too: what is stale must still be an id
+            emitted = np.concatenate([draft.tokens.numpy(), emitted], axis=1)
+            emitted[np.arange(len(emitted)), num_accepted] = emitted[:, -1]
+        num_tokens, is_ended = _cut_at_ends(emitted, num_accepted, eos_token_ids.tolist())
+        tokens = self.reserve(num_slots + 1)
+        if tokens.is_cpu:
+            tokens.numpy()[np.arange(len(emitted))[:, None], self._slots(num_slots + 1)] = emitted
+        else:
+            slots = on_device(self._slots(num_slots + 1), tokens.device)
+            tokens.scatter_(1, slots, on_device(emitted, tokens.device))
         lengths = self.lengths + num_tokens
-        accepted = torch.minimum(acceptance.num_accepted, num_tokens)
-        return (
-            replace(state, lengths=lengths, cached=lengths - 1),
-            Commitment(emitted, num_tokens, accepted, is_ended),
-        )
+        state = DecodeState(tokens, lengths, lengths - 1, self.prompt_lengths, self.max_lengths)
+        return state, Commitment(emitted, num_tokens, np.minimum(num_accepted, num_tokens), is_ended)
+
+    def _slots(self, count: int) -> Counts:
+        """The columns of `tokens` behind every row's last token, [B, count]."""
+        return self.lengths[:, None] + np.arange(count)
 
 
 def grown_width(needed: int) -> int:
     """The width that a buffer of at least `needed` token ids gets."""
     return -(-needed // GROWTH) * GROWTH
+
+
+def _cut_at_ends(emitted: Counts, num_accepted: Counts, eos_token_ids: Sequence[int]) -> tuple[Counts, Flags]:
+    """How many of the emitted tokens [B, k+1] are real, and whether the last of them is an EOS, [B] each."""
+    ends = np.zeros(emitted.shape, dtype=np.bool_)
+    for eos in eos_token_ids:
+        ends |= emitted == eos
+    if not np.count_nonzero(ends):
+        return num_accepted + 1, ends[:, 0]
+    ends &= np.arange(emitted.shape[1]) <= num_accepted[:, None]
+    is_ended = np.asarray(ends.any(-1))
+    return np.where(is_ended, ends.argmax(-1), num_accepted) + 1, is_ended
 
 
 def _widen(tokens: Tensor, width: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,14 @@ class Placement:
         # Increasing runs of n numbers within a range of n numbers are that range, in every row.
         first = lowest if highest - lowest == positions.shape[1] - 1 else None
         return cls(positions, positions, first, max(highest + 1, num_visible), False)
+
+    def to(self, device: torch.device) -> Placement:
+        """The same with its tensors on `device`. Read where they come from: asking a GPU means waiting for it."""
+        if self.positions.device == device:
+            return self
+        positions = self.positions.to(device, non_blocking=True)
+        slots = self.slots.to(device, non_blocking=True) if self.has_own_slots else positions
+        return replace(self, positions=positions, slots=slots)
 
 
 def _range(positions: Tensor) -> tuple[int, int]:

@@ -153,7 +153,7 @@ class Seq2Seq(nn.Module):
         """States of n target tokens per row, whose keys and values go into the cache.
 
         Args:
-            tokens, positions: [B, n]; positions increase along every row.
+            tokens, positions: [B, n]; positions increase along every row, and may be on the host.
             lengths: [B] real tokens of each row; padded ones come last.
             cache: of the same rows.
             source: per layer, keys and values [B, H, S, d].
@@ -164,7 +164,7 @@ class Seq2Seq(nn.Module):
         Returns:
             L + 1 tensors [B, n, D]: embeddings, then the output of every layer, the last one after the final norm.
         """
-        placement = Placement.read(positions, slots, visible)
+        placement = Placement.read(positions, slots, visible).to(tokens.device)
         mask = decoder_mask(placement, lengths, visible, self.dtype)
         return self.decoder.forward(tokens, placement, mask, cache, source, source_mask)
 
