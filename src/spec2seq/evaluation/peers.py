@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def silence_transformers() -> None:
+    """No progress bars and no advice from transformers, for the rest of the process."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 class TransformersPeer:
     """transformers' own model and its `generate`."""
 

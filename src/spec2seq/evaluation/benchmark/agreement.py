@@ -45,9 +45,9 @@ def agreement(choices: IdLists, targets: IdLists, num_forced: int = 0) -> Agreem
 
 
 def measure_agreement(setup: BenchmarkSetup, engine: LoadedEngine, outputs: IdLists) -> Agreement:
-    """Of an engine with the first of the reference outputs."""
-    count = setup.settings.num_agreement_texts
-    sources, targets = setup.sources[:count], outputs[:count]
+    """Of an engine with the first of the reference outputs, without a token at the limit, which may be forced."""
+    count, limit = setup.settings.num_agreement_texts, setup.loader.task.max_new_tokens
+    sources, targets = setup.sources[:count], [output[: limit - 1] for output in outputs[:count]]
     num_forced = int(setup.loader.task.start.forced_first is not None)
     return agreement(engine.choices(sources, targets), targets, num_forced)
 

@@ -77,9 +77,9 @@ def study_blocks(setup: BenchmarkSetup, system: System, peer_seconds: Mapping[st
     sizes = possible_sizes(engine, setup.settings.block_sizes)
     if not sizes:
         return None
-    found = _time_blocks(setup, system, engine, sizes)
+    found = time_blocks(setup, system, engine, sizes)
     costs = measure_calls(engine, setup.typical(setup.settings.num_cost_texts), sizes, setup.clock, setup.tell)
-    costs = replace(costs, host=_host_seconds(costs, found[0]))
+    costs = replace(costs, host=host_seconds(costs, found[0]))
     setup.records.add("costs", {"system": system_as_dict(system), **costs.as_dict()})
     for size in sizes:
         _check_cost_model(setup, system, costs, found, size, peer_seconds)
@@ -96,7 +96,7 @@ def possible_sizes(engine: OurEngine, block_sizes: Sequence[int]) -> list[int]:
     return [size for size in block_sizes if size > 0 and (limit is None or size <= limit)]
 
 
-def _time_blocks(
+def time_blocks(
     setup: BenchmarkSetup, system: System, engine: OurEngine, sizes: Sequence[int]
 ) -> dict[int, BlockFigures]:
     """Figures by number of draft tokens; 0 is plain search."""
@@ -133,7 +133,7 @@ def _figures(num_draft_tokens: int, passes: Sequence[TimedPass]) -> BlockFigures
     return BlockFigures(num_draft_tokens, seconds, len(passes[0].outputs), sum_stats(passes[0].stats))
 
 
-def _host_seconds(costs: CallCosts, plain: BlockFigures) -> float:
+def host_seconds(costs: CallCosts, plain: BlockFigures) -> float:
     """What a round of plain search takes beside the calls of the model."""
     calls = plain.num_texts * costs.encode + plain.stats.num_rounds * costs.verify[0]
     return max(0.0, (plain.seconds - calls) / plain.stats.num_rounds)
@@ -149,7 +149,8 @@ def _check_cost_model(
 ) -> None:
     plain, blocks = found[0], found[size]
     num_tokens = plain.stats.num_tokens / plain.num_texts
-    step = (plain.seconds - plain.num_texts * costs.encode) / plain.stats.num_rounds
+    # a step takes its verifier call at least, however the machine's moods were spread over the two measurements
+    step = max(costs.verify[0], (plain.seconds - plain.num_texts * costs.encode) / plain.stats.num_rounds)
     predicted = predicted_speedup(costs, step, num_tokens, blocks.stats.tokens_per_round, size)
     measured = plain.seconds / blocks.seconds
     needed = partial(needed_tokens_per_round, costs, num_tokens=num_tokens, num_draft_tokens=size)

@@ -10,7 +10,8 @@ from spec2seq.errors import MissingExtraError, UnsupportedModelError
 from spec2seq.evaluation.benchmark.agreement import measure_agreement
 from spec2seq.evaluation.benchmark.engines import LoadedSystem
 from spec2seq.evaluation.benchmark.records import system_as_dict
-from spec2seq.evaluation.benchmark.setup import PROBE_PASSES, engine_record
+from spec2seq.evaluation.benchmark.settings import PROBE_PASSES
+from spec2seq.evaluation.benchmark.setup import engine_record
 from spec2seq.evaluation.benchmark.systems import DRAFTING, System, catalogue, select
 from spec2seq.evaluation.benchmark.timing import batches_of, timed_pass
 
@@ -34,7 +35,7 @@ def choose_systems(setup: BenchmarkSetup, outputs: IdLists | None) -> Contestant
         outputs: what the engines' choices are compared with; None where random weights leave nothing to compare.
     """
     by_engine: dict[Engine, list[System]] = defaultdict(list)
-    for system in _candidates(setup):
+    for system in candidates(setup):
         by_engine[system.engine].append(system)
     shares: dict[tuple[str, str], float] = {}
     seconds: dict[int, dict[System, float]] = {size: {} for size in setup.settings.batch_sizes}
@@ -59,13 +60,17 @@ def load_or_skip(setup: BenchmarkSetup, system: System) -> LoadedEngine | None:
         return None
 
 
-def _candidates(setup: BenchmarkSetup) -> list[System]:
+def candidates(setup: BenchmarkSetup) -> list[System]:
+    """The systems that were asked for.
+
+    Raises:
+        OptionError: an unknown name, or nothing is left.
+    """
     settings = setup.settings
     systems = catalogue(settings.threads, setup.loader.device)
     if setup.loader.drafter is None:
         systems = [system for system in systems if system.method not in DRAFTING]
-    systems = select(systems, settings.contests, settings.engines)
-    return [system for system in systems if any(system.takes(size) for size in settings.batch_sizes)]
+    return select(systems, settings.contests, settings.engines)
 
 
 def _note_agreement(

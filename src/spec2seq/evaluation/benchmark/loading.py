@@ -13,7 +13,7 @@ from spec2seq.evaluation.benchmark.engines import CTranslate2Engine, OurEngine, 
 from spec2seq.evaluation.benchmark.systems import missing_package
 from spec2seq.evaluation.benchmark.task import DecodingTask
 from spec2seq.evaluation.ctranslate2_peer import CTranslate2Peer, convert
-from spec2seq.evaluation.peers import TransformersPeer
+from spec2seq.evaluation.peers import TransformersPeer, silence_transformers
 from spec2seq.pipelines.pipeline import Pipeline
 from spec2seq.tokenization import TargetStart
 from spec2seq.weights import read_model_config
@@ -90,6 +90,7 @@ class EngineLoader:
         return OurEngine(pipeline, self.task)
 
     def _load_transformers(self, engine: Engine) -> TransformersEngine:
+        silence_transformers()  # what it prints in each call would be on its clock
         banned = build_processors(self._options(), is_beam=False).static_bans
         return TransformersEngine(TransformersPeer(self.model, self.device), self.task, engine.threads, banned)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from spec2seq.config import resolve_options
 from spec2seq.errors import MissingExtraError
 from spec2seq.evaluation.benchmark.agreement import decode_reference
 from spec2seq.evaluation.benchmark.blocks import study_blocks
-from spec2seq.evaluation.benchmark.choice import choose_systems
+from spec2seq.evaluation.benchmark.choice import candidates, choose_systems
 from spec2seq.evaluation.benchmark.inputs import prepare_inputs
 from spec2seq.evaluation.benchmark.loading import EngineLoader
 from spec2seq.evaluation.benchmark.measuring import measure
@@ -25,6 +26,7 @@ from spec2seq.evaluation.benchmark.task import DecodingTask
 from spec2seq.evaluation.benchmark.timing import batches_of
 from spec2seq.evaluation.quality import score_systems
 from spec2seq.pipelines.plans import TextOptions
+from spec2seq.weights import read_model_config
 from spec2seq.weights.checkpoint import resolve_folder
 from spec2seq.weights.fingerprints import weights_fingerprint
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from spec2seq.evaluation.benchmark.lines import BenchmarkLines
     from spec2seq.evaluation.benchmark.measuring import MeasuredOutputs
     from spec2seq.evaluation.benchmark.records import Record
-    from spec2seq.evaluation.benchmark.setup import BenchmarkSettings
+    from spec2seq.evaluation.benchmark.settings import BenchmarkSettings
     from spec2seq.evaluation.benchmark.systems import System
     from spec2seq.evaluation.benchmark.timing import Clock
     from spec2seq.evaluation.quality import Score
@@ -49,7 +51,7 @@ class BenchmarkOrder:
         drafter: as for `Pipeline.from_pretrained`; None leaves out what drafts.
         settings: what is measured, and how often.
         source_lang, target_lang, source_prefix: as for `Pipeline.generate`.
-        max_new_tokens: most tokens per output, for all systems.
+        max_new_tokens: most tokens per output, for all systems; None means 256, or what the model has positions for.
         num_draft_tokens: of the methods that draft a fixed number; None means the drafter's own.
         device: "cpu" or "cuda".
         command: as it was called, for the record.
@@ -61,7 +63,7 @@ class BenchmarkOrder:
     source_lang: str | None = None
     target_lang: str | None = None
     source_prefix: str = ""
-    max_new_tokens: int = 256
+    max_new_tokens: int | None = None
     num_draft_tokens: int | None = None
     device: str = "cpu"
     command: str = ""
@@ -108,14 +110,14 @@ def _prepare(
     text_options = TextOptions(order.source_lang, order.target_lang, order.source_prefix, long_input="truncate")
     inputs = prepare_inputs(model, lines, text_options, clock)
     task = DecodingTask(
-        max_new_tokens=order.max_new_tokens,
+        max_new_tokens=_max_new_tokens(order, model),
         target_lang=order.target_lang,
         start=inputs.start,
         num_draft_tokens=order.num_draft_tokens,
     )
-    record = run_record(order, weights_fingerprint(model), lines.name, len(inputs.sources))
+    record = run_record(order, weights_fingerprint(model), lines.name, len(inputs.sources), task.max_new_tokens)
     records.add("run", {**record, "blank_lines": lines.num_blank, "tokenisation_seconds": inputs.seconds})
-    return BenchmarkSetup(
+    setup = BenchmarkSetup(
         EngineLoader(model, order.drafter, task, scratch, order.device),
         inputs.sources,
         inputs.references,
@@ -125,9 +127,18 @@ def _prepare(
         tell,
         clock,
     )
+    candidates(setup)  # a wrong name shows before anything is run
+    return setup
 
 
-def run_record(order: BenchmarkOrder, weights: str, input_name: str, num_texts: int) -> Record:
+def _max_new_tokens(order: BenchmarkOrder, model: Path) -> int:
+    if order.max_new_tokens is not None:
+        return order.max_new_tokens
+    config, _ = read_model_config(model)
+    return resolve_options({}, config).max_new_tokens
+
+
+def run_record(order: BenchmarkOrder, weights: str, input_name: str, num_texts: int, max_new_tokens: int) -> Record:
     """What a run was, and where it was made."""
     return {
         "model": order.model,
@@ -136,7 +147,7 @@ def run_record(order: BenchmarkOrder, weights: str, input_name: str, num_texts: 
         "input": input_name,
         "texts": num_texts,
         "settings": asdict(order.settings),
-        "max_new_tokens": order.max_new_tokens,
+        "max_new_tokens": max_new_tokens,
         "device": order.device,
         "date": now(),
         "commit": commit(),

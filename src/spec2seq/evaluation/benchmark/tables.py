@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spec2seq.evaluation.benchmark.cost_model import CallCosts
 from spec2seq.evaluation.benchmark.records import of_kind, system_from_dict
 from spec2seq.evaluation.benchmark.summary import PEER_GREEDY, PLAIN, speed_rows
 
@@ -34,6 +35,7 @@ def report(records: Sequence[Record]) -> str:
         *_section("Which engine was fastest on a few texts", "", choice_table(records)),
         *_section("Choices along fp32 greedy outputs", "", agreement_table(records)),
         *_section("Speed and tokens per round by block size", "", blocks_table(records)),
+        *_section("Costs of single calls, one text at a time", "", costs_table(records)),
         *_section("Projection", PROJECTION_NOTE, projection_table(records)),
         *_section("Left out", "", _skipped(records)),
     ]
@@ -135,6 +137,34 @@ def _needed(wishes: Record, wish: str) -> str:
     if wish not in wishes:
         return ""
     return "out of reach" if wishes[wish] is None else f"{wishes[wish]:.2f}"
+
+
+def costs_table(records: Sequence[Record]) -> list[str]:
+    """Milliseconds of single calls by the number of draft tokens; 0 is a plain step."""
+    rows = [
+        [
+            system_from_dict(record["system"]).engine.label,
+            str(size),
+            f"{1000 * costs.verify[size]:.2f}",
+            f"{1000 * costs.draft[size]:.2f}" if size in costs.draft else "",
+            f"{1000 * costs.host:.2f}",
+            f"{1000 * costs.encode:.2f}",
+            f"{1000 * costs.start:.2f}",
+        ]
+        for record in of_kind(records, "costs")
+        for costs in [CallCosts.from_dict(record)]
+        for size in sorted(costs.verify)
+    ]
+    header = [
+        "engine",
+        "draft tokens",
+        "verify, ms",
+        "draft, ms",
+        "rest of a round, ms",
+        "encode, ms",
+        "drafter start, ms",
+    ]
+    return table(header, rows)
 
 
 def projection_table(records: Sequence[Record]) -> list[str]:
