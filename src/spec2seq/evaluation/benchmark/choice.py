@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spec2seq.errors import MissingExtraError, UnsupportedModelError
+from spec2seq.errors import Spec2SeqError
 from spec2seq.evaluation.benchmark.agreement import measure_agreement
 from spec2seq.evaluation.benchmark.engines import LoadedSystem
 from spec2seq.evaluation.benchmark.records import system_as_dict
@@ -14,6 +14,7 @@ from spec2seq.evaluation.benchmark.settings import PROBE_PASSES
 from spec2seq.evaluation.benchmark.setup import engine_record
 from spec2seq.evaluation.benchmark.systems import DRAFTING, System, catalogue, select
 from spec2seq.evaluation.benchmark.timing import batches_of, timed_pass
+from spec2seq.pipelines.pipeline import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +56,7 @@ def load_or_skip(setup: BenchmarkSetup, system: System) -> LoadedEngine | None:
     """The system's engine; None where it cannot be had here, which is noted."""
     try:
         return setup.loader.load(system.engine)
-    except (MissingExtraError, UnsupportedModelError) as error:
+    except Spec2SeqError as error:
         setup.skip(system, str(error))
         return None
 
@@ -67,10 +68,14 @@ def candidates(setup: BenchmarkSetup) -> list[System]:
         OptionError: an unknown name, or nothing is left.
     """
     settings = setup.settings
-    systems = catalogue(settings.threads, setup.loader.device)
+    systems = [one for one in catalogue(settings.threads, setup.loader.device) if _is_known(one)]
     if setup.loader.drafter is None:
         systems = [system for system in systems if system.method not in DRAFTING]
     return select(systems, settings.contests, settings.engines)
+
+
+def _is_known(system: System) -> bool:
+    return system.engine.maker != "spec2seq" or system.engine.backend in BACKENDS
 
 
 def _note_agreement(

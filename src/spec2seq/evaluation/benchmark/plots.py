@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spec2seq.evaluation.benchmark.records import Record
     from spec2seq.evaluation.benchmark.summary import SpeedRow
 
-_SIZE = (8.0, 4.5)  # inches
+_SIZE = (9.5, 4.5)  # inches
 _DPI = 110
 _MARKERS = {"spec2seq": "o", "transformers": "s", "ctranslate2": "^"}
 
@@ -123,4 +123,4 @@ def draw_tokens_per_round(axes: Any, records: Sequence[Record]) -> bool:
 def _legend(axes: Any, shown: Sequence[object]) -> None:
     axes.grid(alpha=0.3)
     if shown:
-        axes.legend(fontsize="small")
+        axes.figure.legend(loc="outside right upper", fontsize="small")

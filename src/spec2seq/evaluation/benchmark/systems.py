@@ -45,7 +45,12 @@ class Engine:
     @property
     def label(self) -> str:
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{self.backend} {self.dtype}, {threads}"
+        return f"{self.precision}, {threads}"
+
+    @property
+    def precision(self) -> str:
+        """The backend, where the maker has several, and the type of the weights."""
+        return self.dtype if self.backend == self.maker else f"{self.backend} {self.dtype}"
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,10 @@ def speed_table(records: Sequence[Record]) -> list[str]:
 
 def _speed_cells(row: SpeedRow, names: Sequence[str], has_batches: bool) -> list[str]:
     engine = row.system.engine
-    backend = "" if engine.backend == engine.maker else f"{engine.backend} "
     return [
         *([str(row.batch_size)] if has_batches else []),
         f"{engine.maker} {row.system.method}",
-        f"{backend}{engine.dtype}",
+        engine.precision,
         str(engine.threads),
         f"{row.tokens_per_second.middle:.0f}",
         f"{row.tokens_per_second.low:.0f} to {row.tokens_per_second.high:.0f}",
