@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spec2seq.errors import InputError, OptionError
-from spec2seq.evaluation.line_runs import LineRun, LineRunFile, run_by_turns
+from spec2seq.evaluation.line_runs import FiledSystem, LineRun, LineRunFile, run_by_turns
 from spec2seq.evaluation.paired_bootstrap import score_differences
 from spec2seq.evaluation.quality import score_systems
 from spec2seq.evaluation.system_figures import lines_that_count, system_figures
@@ -50,48 +50,57 @@ class FakeSystem:
         return stats
 
 
-def run_all(file: LineRunFile, log: list[str], fails_at: int = 0, names: str = "ab") -> None:
+def run_all(folder: Path, log: list[str], fails_at: int = 0, names: str = "ab") -> dict[str, list[LineRun]]:
+    """Run the systems; their runs by name."""
     clock = FakeClock()
-    systems = {name: FakeSystem(name, clock, log, 1.0 + i, fails_at) for i, name in enumerate(names)}
-    run_by_turns(systems, SOURCES, file, clock, lambda done, all_: None)
+    systems = {
+        name: FiledSystem(
+            FakeSystem(name, clock, log, 1.0 + i, fails_at), LineRunFile(folder / name, {**JOB, "name": name})
+        )
+        for i, name in enumerate(names)
+    }
+    told: list[int] = []
+    run_by_turns(list(systems.values()), SOURCES, clock, lambda done, all_: told.append(done))
+    assert sorted(set(told)) == [1, 2, 3, 4]
+    return {name: system.file.first(4) for name, system in systems.items()}
 
 
 def test_systems_take_turns_and_only_their_answer_is_timed(tmp_path: Path) -> None:
     log: list[str] = []
-    file = LineRunFile(tmp_path / "runs.jsonl", JOB)
-    run_all(file, log)
+    runs = run_all(tmp_path, log)
     assert log == ["a1", "b1", "a1", "b1", "b2", "a2", "a3", "b3", "b4", "a4"]  # the first two warm up
-    runs = file.by_system(4)
     assert [run.seconds for run in runs["a"]] == [1, 2, 3, 1]
     assert [run.seconds for run in runs["b"]] == [2, 4, 6, 2]
-    assert runs["b"][2] == LineRun("b", 2, [3, 3, 3], 6.0, 3, 2, 4, 3, False)
+    assert runs["b"][2] == LineRun(2, [3, 3, 3], 6.0, 3, 2, 4, 3, False)
+
+
+def num_done(folder: Path) -> int:
+    files = [LineRunFile(folder / name, {**JOB, "name": name}) for name in "ab"]
+    return sum(line in file for file in files for line in range(4))
 
 
 @pytest.mark.parametrize("fails_at", [4, 5, 8])
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, fails_at: int) -> None:
-    path, log = tmp_path / "runs.jsonl", list[str]()
+    log: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        run_all(LineRunFile(path, JOB), log, fails_at)
-    with path.open("a") as file:
-        file.write('{"system":"a","li')  # what a kill leaves
-    num_done = len(LineRunFile(path, JOB).runs)
-    assert num_done == fails_at - 3
+        run_all(tmp_path, log, fails_at)
+    with (tmp_path / "a").open("a") as file:
+        file.write('{"line":3,"tok')  # what a kill leaves
+    assert num_done(tmp_path) == fails_at - 3
     log.clear()
-    run_all(LineRunFile(path, JOB), log)
-    assert len(log) == 2 + 8 - num_done
-    runs = LineRunFile(path, JOB).by_system(4)
+    runs = run_all(tmp_path, log)
+    assert len(log) == 2 + 8 - (fails_at - 3)
     assert {system: [run.token_ids for run in own] for system, own in runs.items()} == {"a": SOURCES, "b": SOURCES}
+    log.clear()
+    assert run_all(tmp_path, log) == runs
+    assert log == []
 
 
-def test_a_system_may_join_later_and_missing_lines_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    run_all(LineRunFile(path, JOB), [], names="a")
+def test_missing_lines_are_told(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_all(LineRunFile(path, JOB), [], fails_at=4)
-    with pytest.raises(InputError, match=r"b has 1 of 4 lines"):
-        LineRunFile(path, JOB).by_system(4)
-    run_all(LineRunFile(path, JOB), [])
-    assert sorted(LineRunFile(path, JOB).by_system(4)) == ["a", "b"]
+        run_all(tmp_path, [], fails_at=6)
+    with pytest.raises(InputError, match=r"a lacks 3 of 4 lines"):
+        LineRunFile(tmp_path / "a", {**JOB, "name": "a"}).first(4)
 
 
 def test_other_jobs_and_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -104,14 +113,14 @@ def test_other_jobs_and_damaged_files_are_refused(tmp_path: Path) -> None:
         LineRunFile(path, JOB)
 
 
-def a_run(system: str, line: int, tokens: list[int], is_degenerate: bool = False, judged: int = 4) -> LineRun:
-    return LineRun(system, line, tokens, 0.5 * len(tokens), len(tokens), 2, judged, judged // 2, is_degenerate)
+def a_run(line: int, tokens: list[int], is_degenerate: bool = False, judged: int = 4) -> LineRun:
+    return LineRun(line, tokens, 0.5 * len(tokens), len(tokens), 2, judged, judged // 2, is_degenerate)
 
 
 RUNS = {
-    "greedy": [a_run("greedy", 0, [1, 2, 3], judged=0), a_run("greedy", 1, [1] * 9, True), a_run("greedy", 2, [4])],
-    "exact": [a_run("exact", 0, [1, 2, 3]), a_run("exact", 1, [1] * 9, True), a_run("exact", 2, [5])],
-    "alone": [a_run("alone", 0, [7] * 9, True, 0), a_run("alone", 1, [1], judged=0), a_run("alone", 2, [4], judged=0)],
+    "greedy": [a_run(0, [1, 2, 3], judged=0), a_run(1, [1] * 9, True), a_run(2, [4])],
+    "exact": [a_run(0, [1, 2, 3]), a_run(1, [1] * 9, True), a_run(2, [5])],
+    "alone": [a_run(0, [7] * 9, True, 0), a_run(1, [1], judged=0), a_run(2, [4], judged=0)],
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ class LineRun:
     """What a system made of a line, alone in its batch.
 
     Attributes:
-        system: its name.
         line: index of the line.
         token_ids: the output, end of sequence included.
         seconds: from ids to ids.
@@ -32,7 +30,6 @@ class LineRun:
         is_degenerate: whether the output runs in circles up to the limit.
     """
 
-    system: str
     line: int
     token_ids: list[int]
     seconds: float
@@ -44,11 +41,12 @@ class LineRun:
 
 
 class LineRunFile:
-    """Runs as JSON lines, the first of which says what was run. What a kill left half-written is dropped.
+    """The runs of one system as JSON lines, the first of which says what was run. What a kill left half-written is
+    dropped.
 
     Args:
         path: made where it is not there.
-        job: all that decides what the runs are; not the systems, which may join later.
+        job: all that decides what the runs are, but how many there are.
 
     Raises:
         OptionError: the file holds the runs of another job.
@@ -57,21 +55,21 @@ class LineRunFile:
 
     def __init__(self, path: Path, job: Mapping[str, object]) -> None:
         self.path = path
-        self.runs: list[LineRun] = []
-        job = json.loads(json.dumps(job))
+        self._runs: dict[int, LineRun] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines = self._complete_lines()
+        wanted = json.loads(json.dumps(job))
         try:
-            records = [json.loads(line) for line in lines]
-            self.runs = [LineRun(**record) for record in records[1:]]
-        except (ValueError, TypeError) as error:
+            records = [json.loads(line) for line in self._complete_lines()]
+            self._runs = {record["line"]: LineRun(**record) for record in records[1:]}
+        except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} holds something else than runs ({error}); restore it, or delete it") from error
         if not records:
-            self._append(job)
-        elif records[0] != job:
-            differing = sorted(name for name in job if records[0].get(name) != job[name])
-            raise OptionError(f"{path} holds another evaluation ({', '.join(differing)} differ); name another folder")
-        self._done = {(run.system, run.line) for run in self.runs}
+            self._append(wanted)
+        elif records[0] != wanted:
+            differing = sorted(name for name in wanted if records[0].get(name) != wanted[name])
+            raise OptionError(
+                f"{path} holds runs of something else ({', '.join(differing)} differ); delete it or name another folder"
+            )
 
     def _complete_lines(self) -> list[str]:
         if not self.path.exists():
@@ -82,75 +80,69 @@ class LineRunFile:
             self.path.write_text(whole, encoding="utf-8")
         return whole.splitlines()
 
-    def has(self, system: str, line: int) -> bool:
-        """Whether this run was made."""
-        return (system, line) in self._done
+    def __contains__(self, line: int) -> bool:
+        return line in self._runs
 
     def add(self, run: LineRun) -> None:
         """Write a run down."""
         self._append(asdict(run))
-        self.runs.append(run)
-        self._done.add((run.system, run.line))
+        self._runs[run.line] = run
 
     def _append(self, record: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
 
-    def by_system(self, num_lines: int) -> dict[str, list[LineRun]]:
-        """The runs of every system on the first lines, in their order.
+    def first(self, num_lines: int) -> list[LineRun]:
+        """The runs on the first lines, in their order.
 
         Raises:
             InputError: some are missing.
         """
-        found: dict[str, dict[int, LineRun]] = defaultdict(dict)
-        for run in self.runs:
-            if run.line < num_lines:
-                found[run.system][run.line] = run
-        for system, runs in found.items():
-            if len(runs) < num_lines:
-                raise InputError(
-                    f"{self.path}: {system} has {len(runs)} of {num_lines} lines; run the evaluation again"
-                )
-        return {system: [runs[i] for i in range(num_lines)] for system, runs in found.items()}
+        missing = [line for line in range(num_lines) if line not in self._runs]
+        if missing:
+            raise InputError(f"{self.path} lacks {len(missing)} of {num_lines} lines; run the evaluation again")
+        return [self._runs[line] for line in range(num_lines)]
+
+
+@dataclass(frozen=True)
+class FiledSystem:
+    """A loaded system, and where its runs go."""
+
+    runner: Runner
+    file: LineRunFile
 
 
 def run_by_turns(
-    runners: Mapping[str, Runner],
+    systems: Sequence[FiledSystem],
     sources: Sequence[Sequence[int]],
-    file: LineRunFile,
     clock: Clock,
     on_line: Callable[[int, int], None],
 ) -> None:
-    """Every system on every line that is missing in the file. The order of the systems changes from line to line, so
+    """Every system on every line that is missing in its file. The order of the systems changes from line to line, so
     that what else the machine does, and what is in its caches, meets all of them alike.
 
     Args:
-        runners: by name.
+        systems: what to run.
         sources: ids of each line.
-        file: where the runs go.
         clock: seconds.
         on_line: told (lines done, all) after every line.
     """
-    _warm_up(runners, sources[0])
-    for turn, system in by_turns(list(runners), len(sources)):
-        line = turn - 1
-        if not file.has(system, line):
-            file.add(_timed(system, runners[system], line, sources[line], clock))
-        if all(file.has(name, line) for name in runners):
+    waiting = [system for system in systems if any(line not in system.file for line in range(len(sources)))]
+    for system in waiting:  # the first call makes tables
+        system.runner.run([sources[0]])
+        system.runner.take_stats()
+    for turn, i in by_turns(range(len(systems)), len(sources)):
+        line, system = turn - 1, systems[i]
+        if line not in system.file:
+            system.file.add(_timed(system.runner, line, sources[line], clock))
+        if all(line in other.file for other in systems):
             on_line(turn, len(sources))
 
 
-def _warm_up(runners: Mapping[str, Runner], source: Sequence[int]) -> None:
-    for runner in runners.values():
-        runner.run([source])
-        runner.take_stats()
-
-
-def _timed(system: str, runner: Runner, line: int, source: Sequence[int], clock: Clock) -> LineRun:
+def _timed(runner: Runner, line: int, source: Sequence[int], clock: Clock) -> LineRun:
     timed = timed_pass(runner, [[source]], clock)
     stats = timed.stats[0]
     return LineRun(
-        system,
         line,
         timed.outputs[0],
         timed.seconds,

@@ -92,6 +92,7 @@ def system_figures(
         scores, differences = score_systems(first, chosen), score_differences(texts, chosen, baseline)
     return [
         _figures(
+            system,
             own,
             [own[i] for i in kept if system not in unchecked or not own[i].is_degenerate],
             sum(own[i].token_ids != runs[exact][i].token_ids for i in kept),
@@ -104,6 +105,7 @@ def system_figures(
 
 
 def _figures(
+    system: str,
     all_runs: Sequence[LineRun],
     runs: Sequence[LineRun],
     num_different: int,
@@ -115,7 +117,7 @@ def _figures(
     num_rounds, num_judged = sum(run.num_rounds for run in runs), sum(run.num_judged for run in runs)
     per_round = None if is_beam or not num_rounds else sum(run.num_tokens for run in runs) / num_rounds
     return SystemFigures(
-        all_runs[0].system,
+        system,
         len(runs),
         sum(run.is_degenerate for run in all_runs),
         num_different,
