@@ -43,6 +43,11 @@ class CallTimes:
         num_calls = sum(count for count, _ in groups)
         return sum(count * seconds for count, seconds in groups) / num_calls if num_calls else 0.0
 
+    def of_size(self, kind: str, size: int) -> float | None:
+        """The median of the calls of one size; None where there was none."""
+        seconds = self._seconds.get((kind, size))
+        return median(seconds) if seconds else None
+
 
 class TimedVerifier:
     """A `Verifier` whose calls are timed, the best ids they are asked for included."""
@@ -120,7 +125,13 @@ class TimedDrafter:
 
 
 def measure_calls(
-    engine: OurEngine, sources: IdLists, block_sizes: Sequence[int], clock: Clock, tell: Callable[[str], None]
+    engine: OurEngine,
+    sources: IdLists,
+    block_sizes: Sequence[int],
+    clock: Clock,
+    tell: Callable[[str], None],
+    *,
+    are_blocks_full: bool = False,
 ) -> CallCosts:
     """Costs of the calls of one engine, from decoding some texts one at a time, plainly and in blocks.
 
@@ -130,6 +141,7 @@ def measure_calls(
         block_sizes: the k to know about, all of which the drafter can do.
         clock: seconds.
         tell: is told which k comes next.
+        are_blocks_full: a drafter that proposes fewer tokens now and then is charged for whole blocks nevertheless.
     """
     verify, draft, starts = {}, {}, []
     encode = 0.0
@@ -138,7 +150,8 @@ def measure_calls(
         times = CallTimes(clock)
         with cpu_threads(engine.pipeline.num_threads):
             _decode(engine, sources, num_draft_tokens, times)
-        verify[num_draft_tokens] = times.typical("verify")
+        full = times.of_size("verify", num_draft_tokens + 1) if are_blocks_full else None
+        verify[num_draft_tokens] = times.typical("verify") if full is None else full
         if num_draft_tokens:
             draft[num_draft_tokens] = times.typical("propose") + times.typical("commit")
             starts.append(times.typical("start"))

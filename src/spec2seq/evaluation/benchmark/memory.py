@@ -10,16 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import Spec2SeqError
 from spec2seq.evaluation.benchmark.records import system_as_dict, system_from_dict
+from spec2seq.evaluation.benchmark.timing import batches_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spec2seq.evaluation.benchmark.loading import EngineLoader
+    from spec2seq.evaluation.benchmark.setup import BenchmarkSetup
     from spec2seq.evaluation.benchmark.systems import System
     from spec2seq.evaluation.benchmark.timing import IdLists
 
 _STATUS = Path("/proc/self/status")
 _TIMEOUT_SECONDS = 1800
+
+
+def note_memory(setup: BenchmarkSetup, systems: Sequence[System]) -> None:
+    """Measure and record the memory of systems at the first batch size, if that is wanted."""
+    if not setup.settings.measures_memory:
+        return
+    batch_size = setup.settings.batch_sizes[0]
+    batches, _ = batches_of(setup.typical(max(setup.settings.num_cost_texts, batch_size)), batch_size)
+    for system in systems:
+        setup.tell(f"memory: {system.label}")
+        values = {"batch_size": batch_size, "peak_bytes": peak_memory(setup.loader, system, batches)}
+        setup.records.add("memory", {"system": system_as_dict(system), **values})
 
 
 def peak_memory(loader: EngineLoader, system: System, batches: Sequence[IdLists]) -> int:

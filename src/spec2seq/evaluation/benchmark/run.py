@@ -17,13 +17,12 @@ from spec2seq.evaluation.benchmark.choice import candidates, choose_systems
 from spec2seq.evaluation.benchmark.inputs import prepare_inputs
 from spec2seq.evaluation.benchmark.loading import EngineLoader
 from spec2seq.evaluation.benchmark.measuring import measure
-from spec2seq.evaluation.benchmark.memory import peak_memory
+from spec2seq.evaluation.benchmark.memory import note_memory
 from spec2seq.evaluation.benchmark.provenance import commit, machine, now
 from spec2seq.evaluation.benchmark.records import RecordFile, of_kind, system_as_dict, system_from_dict
 from spec2seq.evaluation.benchmark.reporting import write_profile, write_report
 from spec2seq.evaluation.benchmark.setup import BenchmarkSetup
 from spec2seq.evaluation.benchmark.task import DecodingTask
-from spec2seq.evaluation.benchmark.timing import batches_of
 from spec2seq.evaluation.quality import score_systems
 from spec2seq.pipelines.plans import TextOptions
 from spec2seq.weights import read_model_config
@@ -163,8 +162,7 @@ def _run_stages(setup: BenchmarkSetup, folder: Path) -> None:
     _note_outputs(setup, measured, outputs)
     first = setup.settings.batch_sizes[0]
     _note_quality(setup, [one for one in measured if one.batch_size == first])
-    if setup.settings.measures_memory:
-        _note_memory(setup, [one.system for one in measured if one.batch_size == first])
+    note_memory(setup, [one.system for one in measured if one.batch_size == first])
     exact = [one.system for one in measured if one.system.contest == "spec2seq-exact"]
     profile = study_blocks(setup, exact[0], text_seconds(setup.records.records, 1)) if exact else None
     if profile:
@@ -198,16 +196,6 @@ def _note_quality(setup: BenchmarkSetup, measured: Sequence[MeasuredOutputs]) ->
 def _add_scores(setup: BenchmarkSetup, measured: MeasuredOutputs, scores: Sequence[Score]) -> None:
     values = {"batch_size": measured.batch_size, "scores": [asdict(score) for score in scores]}
     setup.records.add("quality", {"system": system_as_dict(measured.system), **values})
-
-
-def _note_memory(setup: BenchmarkSetup, systems: Sequence[System]) -> None:
-    batch_size = setup.settings.batch_sizes[0]
-    texts = setup.typical(max(setup.settings.num_cost_texts, batch_size))
-    batches, _ = batches_of(texts, batch_size)
-    for system in systems:
-        setup.tell(f"memory: {system.label}")
-        peak = peak_memory(setup.loader, system, batches)
-        setup.records.add("memory", {"system": system_as_dict(system), "batch_size": batch_size, "peak_bytes": peak})
 
 
 def text_seconds(records: Sequence[Record], batch_size: int) -> dict[str, float]:

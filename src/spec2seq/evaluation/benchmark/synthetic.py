@@ -14,12 +14,14 @@ from spec2seq.evaluation.benchmark.choice import choose_systems
 from spec2seq.evaluation.benchmark.cost_model import project
 from spec2seq.evaluation.benchmark.loading import EngineLoader
 from spec2seq.evaluation.benchmark.measuring import measure
+from spec2seq.evaluation.benchmark.memory import note_memory
 from spec2seq.evaluation.benchmark.records import RecordFile, system_as_dict
 from spec2seq.evaluation.benchmark.reporting import write_report
 from spec2seq.evaluation.benchmark.run import run_record, text_seconds
 from spec2seq.evaluation.benchmark.setup import BenchmarkSetup
 from spec2seq.evaluation.benchmark.sizes import SIZES, SOURCE_LENGTH, TARGET_LENGTH
 from spec2seq.evaluation.benchmark.task import DecodingTask
+from spec2seq.evaluation.peers import silence_transformers
 from spec2seq.evaluation.synthetic_drafters import write_random_drafter
 from spec2seq.evaluation.synthetic_models import random_sources, write_random_model
 from spec2seq.tokenization import TargetStart
@@ -89,6 +91,7 @@ def _prepare(
 ) -> BenchmarkSetup:
     size = SIZES[name]
     tell(f"random weights of size {name}")
+    silence_transformers()
     write_random_model(size, scratch / "model")
     drafter = order.drafter
     if drafter is not None and Path(drafter).is_dir():
@@ -110,17 +113,20 @@ def _task(order: BenchmarkOrder, size: SyntheticSize) -> DecodingTask:
 def _run_stages(setup: BenchmarkSetup, name: SyntheticName, profile: AcceptanceProfile | None) -> None:
     (systems,) = choose_systems(setup, None).values()
     # outputs of drafting methods would be timed with an acceptance of nothing
-    measure(setup, {1: [system for system in systems if system.contest != _EXACT]})
+    timed = [system for system in systems if system.contest != _EXACT]
+    measure(setup, {1: timed})
     for system in systems:
         if system.contest == _EXACT:
             _study_costs(setup, system, name, profile)
+    note_memory(setup, timed)
 
 
 def _study_costs(setup: BenchmarkSetup, system: System, name: SyntheticName, profile: AcceptanceProfile | None) -> None:
     engine = setup.loader.load_ours(system.engine)
     sizes = possible_sizes(engine, setup.settings.block_sizes)
     plain = time_blocks(setup, system, engine, [])[0]
-    costs = measure_calls(engine, setup.typical(setup.settings.num_cost_texts), sizes, setup.clock, setup.tell)
+    texts = setup.typical(setup.settings.num_cost_texts)
+    costs = measure_calls(engine, texts, sizes, setup.clock, setup.tell, are_blocks_full=True)
     costs = replace(costs, host=host_seconds(costs, plain))
     setup.records.add("costs", {"system": system_as_dict(system), **costs.as_dict()})
     if profile is None:
