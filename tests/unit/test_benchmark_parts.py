@@ -25,7 +25,7 @@ from spec2seq.evaluation.benchmark.profiles import AcceptanceProfile, profile_of
 from spec2seq.evaluation.benchmark.records import RecordFile, read_records
 from spec2seq.evaluation.benchmark.systems import Engine, System, catalogue, missing_package, select
 from spec2seq.evaluation.benchmark.timing import batches_of, by_turns, in_order, timed_pass
-from spec2seq.training.model_card import CARD_SLOTS
+from spec2seq.training.model_card import CARD_SLOTS, _row
 from spec2seq.types import RequestStats
 
 if TYPE_CHECKING:
@@ -172,13 +172,12 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_profile_from_a_drafters_card(tmp_path: Path) -> None:
-    rows = [f"| {k} | {1 + k / 10:.2f} | {' '.join(['0.500'] * k)} |" for k in CARD_SLOTS]
-    (tmp_path / "README.md").write_text(
-        "# Drafter\n\n| slots | tokens per round | survival |\n" + "\n".join(rows) + "\n"
-    )
+    figures = {k: {"num_tokens": 30, "num_rounds": 20, "kept": [5] * k, "reached": [10] * k} for k in CARD_SLOTS}
+    rows = "".join(_row(k, figures[k]) for k in CARD_SLOTS)
+    (tmp_path / "README.md").write_text(f"# Drafter\n\n| slots | tokens per round | survival |\n{rows}\n")
     found = profile_of(tmp_path)
-    assert found.tokens_per_round == {k: pytest.approx(1 + k / 10) for k in CARD_SLOTS}
-    assert [len(row) for row in found.survival.values()] == list(CARD_SLOTS)
+    assert found.tokens_per_round == dict.fromkeys(CARD_SLOTS, 1.5)
+    assert found.survival == {k: (0.5,) * k for k in CARD_SLOTS}
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "no json", '{"survival": {"2": [2.0]}}', '{"survival": {}}'])
