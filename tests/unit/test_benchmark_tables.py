@@ -9,11 +9,12 @@ import pytest
 from spec2seq.errors import MissingExtraError
 from spec2seq.evaluation.benchmark.plots import write_plots
 from spec2seq.evaluation.benchmark.records import system_as_dict
-from spec2seq.evaluation.benchmark.reporting import write_report
+from spec2seq.evaluation.benchmark.reporting import report, write_report
 from spec2seq.evaluation.benchmark.run import text_seconds
 from spec2seq.evaluation.benchmark.summary import PEER_GREEDY, PLAIN, Spread, speed_rows
 from spec2seq.evaluation.benchmark.systems import Engine, System
-from spec2seq.evaluation.benchmark.tables import report, table
+from spec2seq.evaluation.benchmark.tables import table
+from spec2seq.evaluation.quality import Score
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,7 @@ def passed(system: System, turn: int, seconds: float, batch_size: int = 1) -> di
     }
     if system.engine.maker == "spec2seq":
         stats = {"num_tokens": 200, "num_forced": 0, "num_rounds": 80 if system == EXACT else 200}
+        stats |= {"num_judged": 320, "num_accepted": 120} if system == EXACT else {"num_judged": 0, "num_accepted": 0}
         parts = {"seconds_encode": 0.1, "seconds_draft": 0.2, "seconds_verify": 0.3, "seconds_rest": 0.1}
         record |= {"stats": {**stats, **parts}, "in_circles": 1}
     return record
@@ -88,7 +90,9 @@ def test_medians_quartiles_and_ratios_by_hand() -> None:
         {"encode": 0.01, "draft": 0.02, "verify": 0.03, "rest": 0.01, "outside": 0.13}
     )
     assert (exact.num_identical, exact.num_in_circles, exact.agreement, exact.peak_bytes) == (9, 1, 0.99, 123_400_000)
-    assert exact.scores == {"BLEU": (31.25, 0.5)}
+    assert exact.scores == {"BLEU": Score("BLEU", 31.25, "tok:13a", 30, 32, 0.5)}
+    assert exact.acceptance_rate == 0.375
+    assert rows[PLAIN_SYSTEM].acceptance_rate is None
     assert rows[PLAIN_SYSTEM].ratios[PLAIN].middle == 1.0
     assert rows[PEER].seconds_by_part == {}
     assert rows[PEER].agreement is None
@@ -106,6 +110,8 @@ def test_the_report_tells_it_all() -> None:
     )
     assert line in page
     assert "| ctranslate2 greedy | int8 | 1 |" in page
+    assert "| 1 | spec2seq exact | openvino int8 | 2 | 10.0 | 20.0 | 30.0 | 10.0 | 130.0 | 2.50 | 38% |" in page
+    assert "| 1 | spec2seq exact | openvino int8 | 2 | 31.2 (30.0 to 32.0), p = 0.50 | 9 of 10 | 1 |" in page
     assert "| 4 | 2.50 | 1.50 | 0.50 | 1.90 | 2.00 | 95% | 3.25 | out of reach |" in page
     assert "| openvino int8, 2 threads | 4 | 2.00 | 3.00 | 0.10 | 10.00 | 20.00 |" in page
     assert "| base | card | 8 | 4.00 | 50.0 | 3.50 x ctranslate2-greedy |" in page

@@ -202,8 +202,9 @@ def _run_synthetic(
     from time import perf_counter
 
     from spec2seq.evaluation.benchmark.profiles import profile_of
+    from spec2seq.evaluation.benchmark.speculation_tables import costs_table, projection_table
     from spec2seq.evaluation.benchmark.synthetic import run_synthetic
-    from spec2seq.evaluation.benchmark.tables import costs_table, projection_table, speed_table
+    from spec2seq.evaluation.benchmark.tables import speed_table
 
     if profile is None and order.drafter is not None and Path(order.drafter).is_dir():
         profile = Path(order.drafter)

@@ -59,8 +59,8 @@ def draw_speed_and_quality(axes: Any, rows: Sequence[SpeedRow]) -> bool:
     """Tokens per second over the first score, at the first batch size."""
     shown = [row for row in rows if row.scores and row.batch_size == rows[0].batch_size]
     for row in shown:
-        name, (score, _) = next(iter(row.scores.items()))
-        axes.plot(score, row.tokens_per_second.middle, _MARKERS[row.system.engine.maker], label=row.system.label)
+        name, score = next(iter(row.scores.items()))
+        axes.plot(score.value, row.tokens_per_second.middle, _MARKERS[row.system.engine.maker], label=row.system.label)
         axes.set_xlabel(name)
     axes.set_ylabel("tokens per second")
     axes.set_ylim(bottom=0)

@@ -8,6 +8,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from spec2seq.evaluation.benchmark.records import of_kind, system_as_dict, system_from_dict
+from spec2seq.evaluation.quality import Score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +48,8 @@ class SpeedRow:
         ratios: how many times faster it is than the best of another contest, text by text, in the same round.
         seconds_by_part: per text, of our engines: encode, draft, verify, rest, and what lies outside of the decoder.
         tokens_per_round: of our engines.
-        scores: quality by the score's name, and the p-value against our plain greedy search where there is one.
+        acceptance_rate: accepted per judged draft token; None where nothing was drafted.
+        scores: quality by the score's name.
         num_identical: outputs that are those of fp32 greedy search; None where they were not compared.
         num_in_circles: outputs that run in circles.
         agreement: share of places at which the engine would choose fp32's token; None where it was not measured.
@@ -63,7 +65,8 @@ class SpeedRow:
     ratios: Mapping[str, Spread] = field(default_factory=dict)
     seconds_by_part: Mapping[str, float] = field(default_factory=dict)
     tokens_per_round: float | None = None
-    scores: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    acceptance_rate: float | None = None
+    scores: Mapping[str, Score] = field(default_factory=dict)
     num_identical: int | None = None
     num_in_circles: int = 0
     agreement: float | None = None
@@ -131,6 +134,7 @@ def _row(
         ratios,
         _parts(passes),
         _tokens_per_round(passes),
+        _acceptance_rate(passes),
         _scores(system, batch_size, records),
         _about(system, batch_size, records, "outputs", "identical"),
         passes[0].get("in_circles", 0),
@@ -157,10 +161,18 @@ def _tokens_per_round(passes: Sequence[Record]) -> float | None:
     return rate
 
 
-def _scores(system: System, batch_size: int, records: Sequence[Record]) -> dict[str, tuple[float, float | None]]:
+def _acceptance_rate(passes: Sequence[Record]) -> float | None:
+    stats = passes[0].get("stats")
+    if not stats or not stats["num_judged"]:
+        return None
+    rate: float = stats["num_accepted"] / stats["num_judged"]
+    return rate
+
+
+def _scores(system: System, batch_size: int, records: Sequence[Record]) -> dict[str, Score]:
     for record in of_kind(records, "quality"):
         if record["system"] == system_as_dict(system) and record["batch_size"] == batch_size:
-            return {score["name"]: (score["value"], score["p_value"]) for score in record["scores"]}
+            return {score["name"]: Score(**score) for score in record["scores"]}
     return {}
 
 
