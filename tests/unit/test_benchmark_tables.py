@@ -57,7 +57,7 @@ def records() -> list[dict[str, Any]]:
         {"record": "run", **run, "commit": "c", "command": "spec2seq bench", "machine": machine},
         {"record": "reference", "texts": 10, "tokens": 200, "left_out_in_circles": [3]},
         {"record": "agreement", "maker": "spec2seq", "engine": "openvino-int8", "positions": 100, "same": 99}
-        | {"share": 0.99, "competes": True},
+        | {"texts": 4, "share": 0.99, "competes": True},
         {"record": "skipped", "engine": "transformers", "reason": "not here"},
         *(passed(system, 0, 50.0) for system in (PLAIN_SYSTEM, EXACT, PEER, SLOW_PEER)),
         *(passed(PLAIN_SYSTEM, turn, seconds) for turn, seconds in ((1, 4.0), (2, 6.0), (3, 5.0))),
@@ -114,6 +114,7 @@ def test_the_report_tells_it_all() -> None:
     assert "| 1 | spec2seq exact | openvino int8 | 2 | 31.2 (30.0 to 32.0), p = 0.50 | 9 of 10 | 1 |" in page
     assert "| 4 | 2.50 | 1.50 | 0.50 | 1.90 | 2.00 | 95% | 3.25 | out of reach |" in page
     assert "| openvino int8, 2 threads | 4 | 2.00 | 3.00 | 0.10 | 10.00 | 20.00 |" in page
+    assert "| spec2seq openvino-int8 | 4 | 100 | 99.00% | yes |" in page
     assert "| base | card | 8 | 4.00 | 50.0 | 3.50 x ctranslate2-greedy |" in page
     assert "A projection, not a measurement" in page
     assert "Left out: 1 texts whose fp32 greedy outputs run in circles" in page

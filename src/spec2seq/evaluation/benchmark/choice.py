@@ -91,7 +91,8 @@ def _note_agreement(
         return
     found = measure_agreement(setup, loaded, outputs)
     shares[engine.maker, engine.name] = found.share
-    counts = {"positions": found.num_positions, "same": found.num_same, "share": found.share}
+    num_texts = min(setup.settings.num_agreement_texts, len(outputs))
+    counts = {"texts": num_texts, "positions": found.num_positions, "same": found.num_same, "share": found.share}
     competes = _competes(setup, engine, shares)
     setup.records.add("agreement", {**engine_record(system), **counts, "competes": competes})
     if not competes:

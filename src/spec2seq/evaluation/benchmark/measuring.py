@@ -113,5 +113,8 @@ class _Measurement:
     def _tell(self, system: System, what: str, timed: TimedPass, left: float | None) -> None:
         speed = self._num_tokens(timed) / timed.seconds if timed.seconds else 0.0
         rest = "" if left is None else f"; about {max(0.0, left) / 60:.1f} min left"
-        batch = f", batch {self._batch_size}" if self._setup.settings.batch_sizes != (1,) else ""
+        batch = ""
+        if len(self._setup.settings.batch_sizes) > 1:
+            batch = f", {self._batch_size} texts per call"
+            rest = rest and f"{rest} with this batch size"
         self._setup.tell(f"{what}: {system.label}{batch}: {speed:.0f} tokens/s{rest}")

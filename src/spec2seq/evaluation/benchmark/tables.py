@@ -134,10 +134,11 @@ def agreement_table(records: Sequence[Record]) -> list[str]:
     rows = [
         [
             f"{record['maker']} {record['engine']}",
+            str(record["texts"]),
             str(record["positions"]),
             f"{record['share']:.2%}",
             "yes" if record["competes"] else "no",
         ]
         for record in of_kind(records, "agreement")
     ]
-    return table(["engine", "places", "same choice", "competes"], rows)
+    return table(["engine", "texts", "places", "same choice", "competes"], rows)
