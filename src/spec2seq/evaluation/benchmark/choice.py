@@ -68,14 +68,10 @@ def candidates(setup: BenchmarkSetup) -> list[System]:
         OptionError: an unknown name, or nothing is left.
     """
     settings = setup.settings
-    systems = [one for one in catalogue(settings.threads, setup.loader.device) if _is_known(one)]
+    systems = catalogue(settings.threads, setup.loader.device)
     if setup.loader.drafter is None:
         systems = [system for system in systems if system.method not in DRAFTING]
     return select(systems, settings.contests, settings.engines)
-
-
-def _is_known(system: System) -> bool:
-    return system.engine.maker != "spec2seq" or system.engine.backend in BACKENDS
 
 
 def _note_agreement(
