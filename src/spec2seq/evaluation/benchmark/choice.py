@@ -14,7 +14,6 @@ from spec2seq.evaluation.benchmark.settings import PROBE_PASSES
 from spec2seq.evaluation.benchmark.setup import engine_record
 from spec2seq.evaluation.benchmark.systems import DRAFTING, System, catalogue, select
 from spec2seq.evaluation.benchmark.timing import batches_of, timed_pass
-from spec2seq.pipelines.engines import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

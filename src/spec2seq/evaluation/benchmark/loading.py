@@ -99,6 +99,7 @@ class EngineLoader:
             raise UnsupportedModelError("CTranslate2 takes no decoder start token per text, which this model needs")
         converted = self.scratch / "ctranslate2"
         if not converted.exists():
+            silence_transformers()
             convert(self.model, converted)
         return CTranslate2Engine(CTranslate2Peer(converted, engine.dtype, engine.threads), self.task, self._options())
 
