@@ -1,4 +1,4 @@
-"""Batches of equal options side by side, each a decoder of its own; one of them runs a round at a time."""
+"""Batches of equal options and like sources, each a decoder of its own; one of them runs a round at a time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAX_LANES = 4
 # What one job may hold of a lane's rows: some stay free for whoever comes next.
 MAX_SHARE = 0.75
+# Source tokens. All rows of a batch are padded to its longest source, and every newcomer moves what all of them hold:
+# a page beside thirty sentences would cost each of these as much as a page.
+LONG_SOURCE = 128
 
 
 class Entry(NamedTuple):
@@ -29,16 +32,22 @@ class Entry(NamedTuple):
     piece: int
     is_alone: bool = False
 
+    @property
+    def source_length(self) -> int:
+        """Source tokens."""
+        return len(self.job.pieces[self.piece].source_ids)
+
 
 class LaneKey(NamedTuple):
     """Entries with equal keys may share a lane."""
 
     options: ResolvedOptions
     is_alone: bool
+    is_long: bool
 
     @classmethod
     def of(cls, entry: Entry) -> LaneKey:
-        return cls(entry.job.options, entry.is_alone)
+        return cls(entry.job.options, entry.is_alone, entry.source_length > LONG_SOURCE)
 
 
 class Lane:
@@ -60,8 +69,8 @@ class Lane:
         size = self.decoder.size
         if size.num_rows == 0:
             return True
-        num_rows, source_length = rows_of(entry), len(entry.job.pieces[entry.piece].source_ids)
-        return not entry.is_alone and size.joined(num_rows, source_length).is_within(self.decoder.max_rows, max_tokens)
+        joined = size.joined(rows_of(entry), entry.source_length)
+        return not entry.is_alone and joined.is_within(self.decoder.max_rows, max_tokens)
 
     def is_share_used(self, job: Job) -> bool:
         """Whether a job holds as many rows as one may."""

@@ -183,7 +183,7 @@ class Scheduler:
 
 def _size(entry: Entry) -> int:
     """Source tokens of all rows."""
-    return rows_of(entry) * len(entry.job.pieces[entry.piece].source_ids)
+    return rows_of(entry) * entry.source_length
 
 
 def _model_failure() -> ModelFailureError:
