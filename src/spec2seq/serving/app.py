@@ -20,7 +20,7 @@ from spec2seq.serving.http_errors import add_error_handlers
 from spec2seq.serving.languages import ServedLanguages
 from spec2seq.serving.metrics import Metrics
 from spec2seq.serving.openapi import document
-from spec2seq.serving.page import Page
+from spec2seq.serving.page import page_routes
 from spec2seq.serving.service import Service
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def create_app(service: Service, *, grace: float = GRACE_SECONDS) -> FastAPI:
     for module in (translate_api, completions_api, trace_api, status_api):
         app.include_router(module.router)
     app.openapi = cache(partial(document, app, service.limits))  # type: ignore[method-assign]
-    if STATIC.is_dir():
-        app.mount("/", Page(directory=STATIC, html=True), name="page")
+    app.router.routes.extend(page_routes(STATIC))
     add_error_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=service.limits.max_body_bytes, seconds=BODY_SECONDS)
     if service.settings.allowed_origins:

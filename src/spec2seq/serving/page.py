@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastapi.staticfiles import StaticFiles
+from starlette.routing import Route
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.responses import Response
     from starlette.types import Scope
 
@@ -25,3 +28,13 @@ class Page(StaticFiles):
         response = await super().get_response(path, scope)
         response.headers.update(HEADERS)
         return response
+
+
+def page_routes(folder: Path) -> list[Route]:
+    """A route for every file, and / for index.html.
+
+    A mount at / would take every request that no endpoint does, whatever its method, and hide which methods they have.
+    """
+    page = Page(directory=folder, html=True)
+    files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    return [Route(f"/{name}", page, methods=["GET"], include_in_schema=False) for name in ("", *files)]
