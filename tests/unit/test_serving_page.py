@@ -77,6 +77,7 @@ def test_every_file_is_served_with_its_type_and_a_strict_policy(client: InProces
 def test_the_page_is_at_the_root_and_shadows_no_endpoint(client: InProcess) -> None:
     assert client.get("/").text == (STATIC / "index.html").read_text(encoding="utf-8")
     assert client.get("/languages").json()[0]["code"] == "en"
+    assert client.get("/translate").status_code == client.post("/", json={}).status_code == 405
     assert client.get("/no-such-file.js").status_code == 404
     assert client.get("/%2e%2e/app.py").status_code == 404
 

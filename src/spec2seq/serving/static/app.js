@@ -78,7 +78,7 @@ async function race(signal) {
   conclude();
   say("Replaying both side by side \u2026");
   const shown = contest.show(lastRace, true, signal);
-  find("contest").scrollIntoView({ block: "nearest" });
+  find("contest").scrollIntoView({ block: "start" });
   await shown;
   say("The race is over.");
 }

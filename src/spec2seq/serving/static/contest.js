@@ -2,7 +2,7 @@
 
 import { difference } from "./difference.js";
 import { count, figuresOf, fillFigures, milliseconds, number } from "./figures.js";
-import { play, slowFactor } from "./player.js";
+import { isStill, play, slowFactor } from "./player.js";
 import { REPEATS, winnerOf } from "./race.js";
 import { Written } from "./written.js";
 
@@ -99,10 +99,11 @@ class Lane {
 }
 
 function noteOf(factor) {
-  const speed = factor === 1 ? "at the speed at which it ran" : `${number(factor)} times slower than it ran`;
+  const slowly = factor === 1 ? "at the speed at which it ran" : `${number(factor)} times slower than it ran`;
+  const speed = isStill() ? "as it ended, because your settings ask for no motion" : slowly;
   return (
     `Both use the same engine. They ran one after the other, ${REPEATS} times by turns, so that neither slowed the ` +
-    `other; the run with the median time of each is replayed here side by side, ${speed}. A tick is a round.`
+    `other; of each, the run with the median time is shown here, ${speed}. A tick is a round.`
   );
 }
 

@@ -31,7 +31,7 @@ export class Written {
     const group = document.createElement("span");
     group.className = "round";
     group.dataset.key = round.key;
-    for (const token of round.tokens) group.append(...tokenNodes(token));
+    for (const token of round.tokens) group.append(...tokenNodes(token, round.round));
     this.pieces[round.piece].append(group);
   }
 
@@ -62,11 +62,11 @@ export class Written {
 }
 
 // A space in front stays outside, so that marks run under words only.
-function tokenNodes(token) {
+function tokenNodes(token, round) {
   const word = token.text.trimStart();
   const mark = document.createElement("span");
   mark.className = `token ${token.origin}`;
-  mark.title = ORIGIN_NAMES[token.origin][0];
+  mark.title = `Round ${round}: ${ORIGIN_NAMES[token.origin][0]}`;
   mark.textContent = word || END;
   if (!word) {
     mark.classList.add("end");
