@@ -103,7 +103,8 @@ function noteOf(factor) {
   const speed = isStill() ? "as it ended, because your settings ask for no motion" : slowly;
   return (
     `Both use the same engine. They ran one after the other, ${REPEATS} times by turns, so that neither slowed the ` +
-    `other; of each, the run with the median time is shown here, ${speed}. A tick is a round.`
+    `other; of each, the run with the median time is shown here, ${speed}. A tick is a round; the first includes ` +
+    "reading the text."
   );
 }
 
