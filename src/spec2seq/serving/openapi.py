@@ -76,8 +76,14 @@ def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str
 
 def events(*models: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     """An answer that is a stream of server-sent events whose data are objects of these models."""
-    named = " or ".join(f"`{model.__name__}`" for model in models)
-    schema = {"type": "string", "description": f"Events whose data are JSON objects: {named}."}
+    named = " or ".join(model.__name__ for model in models)
+    data = {
+        "type": "string",
+        "description": f"JSON object: {named}.",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [reference(model) for model in models]},
+    }
+    schema = {"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]}
     return {200: {"content": {"text/event-stream": {"schema": schema}}}}
 
 
