@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from spec2seq.types import SourceBatch, Wanted
-from tests.families import FAMILIES
 from tests.parity.conftest import SOURCE_LENGTHS, in_order, random_ids
 
 pytest.importorskip("openvino")
@@ -21,6 +20,7 @@ pytest.importorskip("openvino")
 from spec2seq.backends.openvino.engine import Engine, ThreadPlan
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
 from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+from tests.openvino_families import marked_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def make_engines(make_pair: Callable[..., Pair]) -> Callable[[str], Engines]:
     return make
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=marked_families())
 def engines(request: pytest.FixtureRequest, make_engines: Callable[[str], Engines]) -> Engines:
     return make_engines(request.param)
 
@@ -214,7 +214,7 @@ def test_hidden_states_and_banned_ids_equal(engines: Engines) -> None:
     engines.both(calls)
 
 
-@pytest.mark.parametrize("name", ["marian", "t5"])
+@pytest.mark.parametrize("name", ["marian", "t5_v1_1"])
 @pytest.mark.parametrize("rows", [[0, 2], [2, 0], [1, 1, 0, 2]])
 def test_rows_leave_join_and_repeat(name: str, rows: list[int], make_engines: Callable[[str], Engines]) -> None:
     engines, index = make_engines(name), torch.tensor(rows)
@@ -258,7 +258,7 @@ def test_many_rows_leave_one_by_one(make_engines: Callable[[str], Engines]) -> N
     make_engines("marian").both(calls)
 
 
-@pytest.mark.parametrize("name", ["m2m100", "nllb"])
+@pytest.mark.parametrize("name", ["m2m100", pytest.param("nllb", marks=pytest.mark.exhaustive)])
 def test_pads_take_no_position(name: str, make_engines: Callable[[str], Engines]) -> None:
     def calls(verifier: Any) -> list[Tensor]:
         source, tokens = random_ids(2, 6, seed=1), random_ids(2, 6, seed=2)

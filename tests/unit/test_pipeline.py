@@ -262,7 +262,7 @@ def test_drafters_that_do_not_fit(folders: dict[str, Path], tmp_path: Path) -> N
     ("said", "message"),
     [
         ({"drafter": "prompt_lokup"}, "drafter='prompt_lokup' is neither .* did you mean 'prompt_lookup'"),
-        ({"backend": "tensorrt"}, "backend='tensorrt' does not exist; use torch or auto"),
+        ({"backend": "tensorrt"}, "backend='tensorrt' does not exist; use torch, openvino or auto"),
         ({"device": "gpu7"}, "device='gpu7' does not exist"),
         ({"num_threads": 0}, "num_threads=0 is not allowed"),
     ],

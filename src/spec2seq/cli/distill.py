@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from spec2seq.cli.options import (
+    BackendOption,
     BatchTokensOption,
     DeviceOption,
     DrafterOption,
@@ -18,6 +19,7 @@ from spec2seq.cli.options import (
     TargetLangOption,
     ThreadsOption,
     chosen_drafter,
+    tell,
     with_generation_options,
 )
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
@@ -60,6 +62,7 @@ def distill(
     ] = DEFAULT_SHARD_LINES,
     batch_tokens: BatchTokensOption = DEFAULT_BATCH_TOKENS,
     threads: ThreadsOption = None,
+    backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
@@ -74,7 +77,7 @@ def distill(
     from spec2seq.training.source_lines import SourceLines
 
     source = SourceLines.read(source_path)
-    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), device=device, dtype=dtype, num_threads=threads)
+    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), backend, device, dtype, threads, tell)
     pipeline.load_tokenizer()
     options = pipeline.options(**cast("GenerationArguments", {"num_beams": 1, **generation}))
     settings = DistillationSettings(

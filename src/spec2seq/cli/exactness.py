@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from spec2seq.cli.options import (
+    BackendOption,
     BatchTokensOption,
     DeviceOption,
     DrafterOption,
@@ -20,6 +21,7 @@ from spec2seq.cli.options import (
     TargetLangOption,
     ThreadsOption,
     chosen_drafter,
+    tell,
     with_generation_options,
 )
 from spec2seq.errors import InputError
@@ -56,6 +58,7 @@ def exactness(
     long_input: LongInputOption = None,
     batch_tokens: BatchTokensOption = DEFAULT_BATCH_TOKENS,
     threads: ThreadsOption = None,
+    backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
@@ -73,7 +76,7 @@ def exactness(
     texts = [line.text for line in islice(source.lines(), num_lines)]
     if not texts:
         raise InputError(f"{input_path} has no line, so there is nothing to compare; name a file with text")
-    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), device=device, dtype=dtype, num_threads=threads)
+    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), backend, device, dtype, threads, tell)
     options = pipeline.options(**cast("GenerationArguments", {"num_beams": 1, **generation}))
     text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, lambda index: f"line {index + 1}")
     report = compare_with_plain(pipeline, texts, options, text_options, tolerance=tolerance, batch_tokens=batch_tokens)

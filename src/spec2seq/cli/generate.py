@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from spec2seq.cli.options import (
+    BackendOption,
     BatchTokensOption,
     DeviceOption,
     DrafterOption,
@@ -48,6 +49,7 @@ def generate(
     ] = False,
     batch_tokens: BatchTokensOption = DEFAULT_BATCH_TOKENS,
     threads: ThreadsOption = None,
+    backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
@@ -64,6 +66,6 @@ def generate(
     from spec2seq.cli.run import EngineFlags, Run, TextFlags
 
     text = TextFlags(source_lang, target_lang, source_prefix, long_input, jsonl)
-    engine = EngineFlags(threads, dtype, device, batch_tokens)
+    engine = EngineFlags(threads, backend, dtype, device, batch_tokens)
     said = cast("GenerationArguments", generation)
     Run(model, chosen_drafter(drafter), text, engine, said, stats).over_file(input_path, output_path)

@@ -80,10 +80,22 @@ BatchTokensOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", metavar="N", help="CPU threads. Default: torch's own choice.")
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        help="CPU threads. Default: what is fastest (OpenVINO, measured once), or torch's own choice.",
+    ),
+]
+BackendOption = Annotated[
+    Literal["auto", "torch", "openvino"],
+    typer.Option(
+        "--backend", help="Engine. auto: OpenVINO on a CPU where it is installed and has the dtype, else torch."
+    ),
 ]
 DtypeOption = Annotated[
-    Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="Precision of the weights.")
+    Literal["float32", "bfloat16", "float16", "int8"],
+    typer.Option("--dtype", help="Precision of the weights; float16 on torch only, int8 on OpenVINO only."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda, cuda:1, ...")]
 
@@ -102,6 +114,11 @@ _METAVARS = {
     "early_stopping": "true|false|never",
     "draft_tokens": "N|auto",
 }
+
+
+def tell(notice: str) -> None:
+    """Say on stderr what takes long."""
+    typer.echo(notice, err=True)
 
 
 def chosen_drafter(name: str) -> str | None:

@@ -48,7 +48,8 @@ def reproduce(
 
     drafter = Path(model) / DRAFTER_FOLDER if drafter is None else drafter
     lines = [line.text for line in open_lines(input_path, is_resumable=True).lines()]
-    pipeline = Pipeline.from_pretrained(model, None if num_draft_tokens == 0 else drafter, device=device, dtype=dtype)
+    chosen = None if num_draft_tokens == 0 else drafter
+    pipeline = Pipeline.from_pretrained(model, chosen, backend="torch", device=device, dtype=dtype)
     if num_draft_tokens is None and pipeline.make_drafter is not None:
         num_draft_tokens = pipeline.make_drafter().default_num_draft_tokens
     rules = ReleaseRules(num_draft_tokens or 0, top_beta, tau, max_length)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from spec2seq.cli.lines import Line, in_chunks, open_lines
+from spec2seq.cli.options import tell
 from spec2seq.cli.output import is_resumable, open_output
 from spec2seq.cli.progress import line_progress
 from spec2seq.cli.summary import Summary
@@ -44,6 +45,7 @@ class EngineFlags:
     """Flags that decide how fast the output comes."""
 
     threads: int | None
+    backend: str
     dtype: str
     device: str
     batch_tokens: int
@@ -96,7 +98,7 @@ class Run:
         """The model with its tokenizer, so that nothing is loaded once the clock runs."""
         engine = self.engine
         pipeline = Pipeline.from_pretrained(
-            self.model, self.drafter, device=engine.device, dtype=engine.dtype, num_threads=engine.threads
+            self.model, self.drafter, engine.backend, engine.device, engine.dtype, engine.threads, tell
         )
         pipeline.load_tokenizer()
         return pipeline
@@ -104,7 +106,12 @@ class Run:
     def _job(self, source: LineSource) -> dict[str, object]:
         """All that decides what the output is."""
         model = str(Path(self.model).resolve()) if Path(self.model).exists() else self.model
-        engine = {"model": model, "drafter": self.drafter, "dtype": self.engine.dtype}
+        engine = {
+            "model": model,
+            "drafter": self.drafter,
+            "backend": self.engine.backend,
+            "dtype": self.engine.dtype,
+        }
         return {"input": source.digest, **engine, **asdict(self.text), **self.generation}
 
     def _generate(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from spec2seq.cli.options import (
+    BackendOption,
     BatchTokensOption,
     DeviceOption,
     DrafterOption,
@@ -46,6 +47,7 @@ def translate(
     stats: StatsOption = False,
     batch_tokens: BatchTokensOption = DEFAULT_BATCH_TOKENS,
     threads: ThreadsOption = None,
+    backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
 ) -> None:
@@ -59,7 +61,7 @@ def translate(
     from spec2seq.cli.run import EngineFlags, Run, TextFlags
 
     text = TextFlags(long_input=long_input, jsonl=jsonl)
-    engine = EngineFlags(threads, dtype, device, batch_tokens)
+    engine = EngineFlags(threads, backend, dtype, device, batch_tokens)
     said = cast("GenerationArguments", generation)
     run = Run(model, chosen_drafter(drafter), text, engine, said, stats)
     if texts:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import OptionError
 from spec2seq.pipelines.drafter_choice import choose_drafter
+from spec2seq.pipelines.engines import EngineChoice
 from spec2seq.pipelines.pipeline import Pipeline
 from spec2seq.weights.sharing import share_model
 
@@ -57,7 +58,8 @@ class LiveModel:
         key = str(drafter)
         if key not in self._makers:
             dtype = str(self._verifier.dtype).removeprefix("torch.")
-            self._makers[key] = choose_drafter(drafter, self._shared.loaded, dtype, self._verifier.device)
+            engine = EngineChoice("torch", self._verifier.device, dtype)
+            self._makers[key] = choose_drafter(drafter, self._shared.loaded, engine)
         return self._makers[key]
 
 

@@ -14,10 +14,9 @@ from spec2seq.weights.fingerprints import VOCABULARY_FILES, VerifierFingerprint,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from spec2seq.config import ModelConfig
     from spec2seq.interfaces import Drafter
+    from spec2seq.pipelines.engines import EngineChoice
     from spec2seq.weights import LoadedModel
 
     # Drafters keep the state of a batch, so that every call gets a new one.
@@ -26,16 +25,14 @@ if TYPE_CHECKING:
 DRAFTER_NAMES = ("prompt_lookup",)
 
 
-def choose_drafter(
-    drafter: str | Path | None, verifier: LoadedModel, dtype: str, device: torch.device
-) -> MakeDrafter | None:
+def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: EngineChoice) -> MakeDrafter | None:
     """What makes this drafter's objects; None for plain search.
 
     Args:
         drafter: "prompt_lookup", the folder of a trained drafter or of a smaller encoder-decoder with the same
             vocabulary, or None.
         verifier: the model that will check its drafts.
-        dtype, device: of a small model.
+        engine: what networks run on.
 
     Raises:
         OptionError: neither a known drafter nor a folder.
@@ -52,8 +49,8 @@ def choose_drafter(
         raise OptionError(f"drafter={str(drafter)!r} is neither a known drafter nor a folder; {hint}")
     folder = resolve_folder(drafter)
     if is_drafter_folder(folder):
-        return _trained(folder, verifier, dtype, device)
-    return _small_model(drafter, verifier, dtype, device)
+        return _trained(folder, verifier, engine)
+    return _small_model(drafter, verifier, engine)
 
 
 def _prompt_lookup(config: ModelConfig) -> MakeDrafter:
@@ -62,35 +59,34 @@ def _prompt_lookup(config: ModelConfig) -> MakeDrafter:
     return lambda: PromptLookupDrafter(config)
 
 
-def _trained(folder: Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
+def _trained(folder: Path, verifier: LoadedModel, engine: EngineChoice) -> MakeDrafter:
     from spec2seq.drafters.blockwise import BlockwiseDrafter
     from spec2seq.drafters.feature import FeatureDrafter
     from spec2seq.drafters.spec import SpecDrafter
     from spec2seq.nn.blockwise_heads import BlockwiseHeads
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
-    drafter = load_drafter(folder, dtype)
+    drafter = load_drafter(folder, engine.weights_dtype)
     found = VerifierFingerprint.of(Path(verifier.path), verifier.config, verifier.tensors)
     check_verifier(folder, drafter.verifier, Path(verifier.path), found)
-    network = drafter.network.to(device)
+    network = drafter.network.to(engine.device)
     if isinstance(network, SpecDrafterNetwork):
         return lambda: SpecDrafter(network)
     # they compute with weights of the verifier, which are one in memory with the verifier's own
-    network.attach(verifier.network.to(device))
+    network.attach(verifier.network.to(engine.device))
     if isinstance(network, BlockwiseHeads):
         return lambda: BlockwiseDrafter(network)
     return lambda: FeatureDrafter(network)
 
 
-def _small_model(folder: str | Path, verifier: LoadedModel, dtype: str, device: torch.device) -> MakeDrafter:
-    from spec2seq.backends.torch_engine import TorchVerifier
+def _small_model(folder: str | Path, verifier: LoadedModel, engine: EngineChoice) -> MakeDrafter:
     from spec2seq.drafters.small_model import SmallModelDrafter
     from spec2seq.weights import load_model
 
-    model = load_model(str(folder), dtype=dtype)
+    model = load_model(str(folder), dtype=engine.weights_dtype)
     check_vocabulary(model, verifier)
-    engine = TorchVerifier(model.network, device)
-    return lambda: SmallModelDrafter(engine)
+    small = engine.verifier(model.network)
+    return lambda: SmallModelDrafter(small)
 
 
 def check_vocabulary(drafter: LoadedModel, verifier: LoadedModel) -> None:

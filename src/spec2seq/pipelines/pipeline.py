@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.search_choice import resolve_num_draft_tokens
@@ -17,8 +16,9 @@ from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
 from spec2seq.pipelines.collecting import Collector, Reporter
-from spec2seq.pipelines.devices import cpu_threads, find_device
+from spec2seq.pipelines.devices import cpu_threads
 from spec2seq.pipelines.drafter_choice import choose_drafter
+from spec2seq.pipelines.engines import EngineChoice
 from spec2seq.pipelines.id_inputs import unpadded_rows
 from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner, text_label
 from spec2seq.pipelines.splitting import SplitText
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spec2seq.pipelines.batching import OnTokens
     from spec2seq.pipelines.collecting import OnProgress, OnResult
     from spec2seq.pipelines.drafter_choice import MakeDrafter
+    from spec2seq.pipelines.engines import OnNotice
     from spec2seq.pipelines.id_inputs import IdRows
     from spec2seq.pipelines.plans import Languages
     from spec2seq.pipelines.results import GenerationResult
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from spec2seq.pipelines.target_prefixes import TargetPrefixes
     from spec2seq.types import DecodedRequest
     from spec2seq.weights import LoadedModel
-
-BACKENDS = ("torch",)
 
 
 class Pipeline:
@@ -67,8 +66,7 @@ class Pipeline:
         make_drafter: MakeDrafter | None = None,
         num_threads: int | None = None,
     ) -> None:
-        if num_threads is not None and num_threads < 1:
-            raise OptionError(f"num_threads={num_threads} is not allowed: use 1 or more, or None to leave it to torch")
+        _check_threads(num_threads)
         self.model = model
         self.verifier = verifier
         self.make_drafter = make_drafter
@@ -81,32 +79,36 @@ class Pipeline:
         cls,
         model: str | Path,
         drafter: str | Path | None = "prompt_lookup",
-        backend: str = "torch",
+        backend: str = "auto",
         device: str | None = None,
         dtype: str = "float32",
         num_threads: int | None = None,
+        on_notice: OnNotice | None = None,
     ) -> Self:
         """Load a model.
 
         Args:
             model: a local folder in Hugging Face's layout, or an id of the Hub.
             drafter: "prompt_lookup", the folder of a smaller model with the same vocabulary, or None for plain search.
-            backend: "torch", or "auto" for the best there is.
+            backend: "torch", "openvino", or "auto": OpenVINO on a CPU where it is installed and has the dtype, else
+                torch. $SPEC2SEQ_BACKEND, where it is set, says what "auto" means.
             device: "cpu" (also when None), "cuda", "cuda:1", ...
-            dtype: "float32", "bfloat16" or "float16".
-            num_threads: CPU threads used inside calls; None leaves the number as it is.
+            dtype: "float32" or "bfloat16"; "float16" on torch, "int8" on OpenVINO.
+            num_threads: CPU threads used inside calls. None leaves torch's number as it is, and lets OpenVINO find out
+                once per model and machine how many are fastest.
+            on_notice: told, in a sentence, about work that takes seconds: the first conversion for OpenVINO.
 
         Raises:
             ModelNotFoundError, UnsupportedModelError, CheckpointError: the model cannot be loaded.
             DrafterMismatchError: the drafter was made for another vocabulary.
-            OptionError: an unknown backend, device, dtype or drafter.
+            OptionError: an unknown backend, device, dtype or drafter, or some that do not go together.
+            MissingExtraError: the engine is not installed.
         """
-        if backend not in (*BACKENDS, "auto"):
-            raise OptionError(f"backend={backend!r} does not exist; use {', '.join(BACKENDS)} or auto")
-        place = find_device(device)
-        loaded = load_model(str(model), dtype=dtype)
-        make_drafter = choose_drafter(drafter, loaded, dtype, place)
-        return cls(loaded, TorchVerifier(loaded.network, place), make_drafter, num_threads)
+        _check_threads(num_threads)
+        engine = EngineChoice.of(backend, device, dtype, num_threads, on_notice)
+        loaded = load_model(str(model), dtype=engine.weights_dtype)
+        make_drafter = choose_drafter(drafter, loaded, engine)
+        return cls(loaded, engine.verifier(loaded.network), make_drafter, num_threads)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -392,6 +394,11 @@ class Pipeline:
         if target_lang is None:
             return [TargetStart(forced_first=token_id) for token_id in forced]
         return TextPlanner(self.tokenizer, self.model.config, TextOptions(target_lang=target_lang), forced).starts
+
+
+def _check_threads(num_threads: int | None) -> None:
+    if num_threads is not None and num_threads < 1:
+        raise OptionError(f"num_threads={num_threads} is not allowed: use 1 or more, or None to leave it to the engine")
 
 
 def _says_start(options: GenerationOptions | None) -> bool:

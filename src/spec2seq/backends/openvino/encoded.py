@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ class EngineSource:
 
     Attributes:
         states: [B, S, D] encoder states; those of padding are finite and mean nothing.
+        hidden: [B, longest source, D] of them.
         lengths: [B].
         cross: [L, 2, rows, H, S, d] keys and values of every decoder layer, float32, or int16 for the bits of bfloat16.
     """
@@ -31,12 +32,11 @@ class EngineSource:
     states: Tensor
     lengths: Tensor
     cross: Tensor
+    hidden: Tensor = field(init=False, repr=False)
     _views: dict[str, Array] = field(default_factory=dict, init=False, repr=False)
 
-    @property
-    def hidden(self) -> Tensor:
-        """[B, longest source, D]."""
-        return self.states[:, : int(self.lengths.max())]
+    def __post_init__(self) -> None:
+        self.hidden = self.states[:, : int(self.lengths.max()) if len(self.lengths) else 0]
 
     def views(self) -> dict[str, Array]:
         """The inputs of a graph for all padded rows; the same object as long as the rows stay."""
@@ -50,7 +50,7 @@ class EngineSource:
             self._views["source_mask"] = padding_mask(self.lengths.numpy(), num_rows, self.cross.shape[4])
         return self._views
 
-    def select_rows(self, rows: Tensor) -> Self:
+    def select_rows(self, rows: Tensor) -> EngineSource:
         """The rows `rows` [B'] in that order; may repeat rows. The memory of `cross` is reused: drop the old object."""
         move = RowMove.plan(rows)
         states, lengths = self.states.index_select(0, rows), self.lengths.index_select(0, rows)
@@ -64,7 +64,7 @@ class EngineSource:
         cross = with_rows(self.cross[:, :, : move.num_rows, :, :width])
         return replace(self, states=states[:, :width], lengths=lengths, cross=cross)
 
-    def concat(self, other: Self) -> Self:
+    def concat(self, other: EngineSource) -> EngineSource:
         """Both batches, self first; the shorter sources are padded."""
         width = max(self.states.shape[1], other.states.shape[1])
         states = torch.cat([F.pad(part.states, (0, 0, 0, width - part.states.shape[1])) for part in (self, other)])

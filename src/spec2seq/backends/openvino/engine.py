@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from spec2seq.backends.openvino.program import Precision
+    from spec2seq.backends.openvino.precision import Precision
 
     Array = np.ndarray[Any, Any]
 
@@ -33,13 +33,13 @@ class Engine:
     """Runs graphs by name. Not safe for use from several threads at once.
 
     Attributes:
-        precision: what the graphs compute in.
+        graphs: what there is to run, as openvino.Models.
+        precision: what they compute in.
         threads: how many threads they get.
     """
 
     def __init__(self, graphs: Mapping[str, Any], precision: Precision, threads: ThreadPlan) -> None:
-        self.precision, self.threads = precision, threads
-        self._graphs = graphs
+        self.graphs, self.precision, self.threads = graphs, precision, threads
         self._programs: dict[tuple[str, tuple[str, ...] | None, int], Program] = {}
 
     @property
@@ -52,9 +52,14 @@ class Engine:
         num_threads = self.threads.few if num_rows <= FEW_ROWS else self.threads.many
         key = name, outputs, num_threads
         if key not in self._programs:
-            graph = self._graphs[name] if outputs is None else with_outputs(self._graphs[name], outputs)
+            graph = self.graphs[name] if outputs is None else with_outputs(self.graphs[name], outputs)
             self._programs[key] = Program(graph, self.precision, num_threads)
         return self._programs[key]
+
+    def forget_others(self) -> None:
+        """Give back the memory of programs for other numbers of threads than are in use."""
+        used = {self.threads.few, self.threads.many}
+        self._programs = {key: program for key, program in self._programs.items() if key[2] in used}
 
     def run(self, name: str, arrays: Mapping[str, Array], num_rows: int) -> Program:
         """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""

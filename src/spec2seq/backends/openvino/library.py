@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from spec2seq.errors import MissingExtraError
+
+_NO_TELEMETRY = "NNCF_CI"  # read when the module is loaded
 
 INSTALL = "pip install 'spec2seq[openvino]'"
 
@@ -18,12 +22,22 @@ def is_installed() -> bool:
 
 def load_openvino() -> Any:
     """The module `openvino`. Raises MissingExtraError."""
-    return _load("openvino", "backend='openvino' needs OpenVINO, which is not installed")
+    return _load("openvino", "backend='openvino' and dtype='int8' need OpenVINO, which is not installed")
 
 
 def load_nncf() -> Any:
-    """The module `nncf`. Raises MissingExtraError."""
-    return _load("nncf", "dtype='int8' needs NNCF to convert the weights, and it is not installed")
+    """The module `nncf`, kept from telling its makers that it is used. Raises MissingExtraError."""
+    said = os.environ.get(_NO_TELEMETRY)
+    os.environ[_NO_TELEMETRY] = "1"
+    try:
+        nncf = _load("nncf", "dtype='int8' needs NNCF to convert the weights, and it is not installed")
+    finally:
+        if said is None:
+            del os.environ[_NO_TELEMETRY]
+        else:
+            os.environ[_NO_TELEMETRY] = said
+    nncf.set_log_level(logging.ERROR)
+    return nncf
 
 
 def _load(name: str, reason: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from spec2seq.backends.openvino.library import load_openvino
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-Precision = Literal["float32", "bfloat16", "int8"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
+    from spec2seq.backends.openvino.precision import Precision
 
 _INT8_GROUP = 32  # numbers of a row that share a scale when activations are rounded to int8
 
@@ -34,6 +33,7 @@ class Program:
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
             "INFERENCE_NUM_THREADS": num_threads,
+            "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": _INT8_GROUP,
         }

@@ -1,0 +1,82 @@
+"""Is a converted model still the model it was? Looked at once, when it is converted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from spec2seq.backends.torch_engine import TorchVerifier
+from spec2seq.errors import UnsupportedModelError
+from spec2seq.types import SourceBatch, Wanted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spec2seq.backends.openvino.precision import Precision
+    from spec2seq.backends.openvino.verifier import OpenVinoVerifier
+    from spec2seq.config import ModelConfig
+    from spec2seq.interfaces import Verifier
+    from spec2seq.nn.seq2seq import Seq2Seq
+
+# Root mean square of the error of a score, relative to how far the scores of one place are spread.
+_LIMITS: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.25, "int8": 0.25}
+_ROWS, _LENGTH = 4, 24
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How a converted model compares with the original in fp32 on random ids.
+
+    Attributes:
+        agreement: share of places at which both find the same token best.
+        relative_error: root mean square error of the scores, relative to their spread.
+        max_error: largest error of a score.
+    """
+
+    agreement: float
+    relative_error: float
+    max_error: float
+
+
+@torch.inference_mode()
+def check_likeness(verifier: OpenVinoVerifier, network: Seq2Seq) -> Likeness:
+    """Compare the engine with its network.
+
+    Raises:
+        UnsupportedModelError: the engine computes NaN, or something else than the network.
+    """
+    precision = verifier.engine.precision
+    ours, theirs = _scores(verifier), _scores(TorchVerifier(network))
+    spread = (theirs - theirs.mean(-1, keepdim=True)).square().mean().sqrt()
+    error = (ours - theirs).abs()
+    likeness = Likeness(
+        float((ours.argmax(-1) == theirs.argmax(-1)).float().mean()),
+        float(error.square().mean().sqrt() / spread),
+        float(error.max()),
+    )
+    if not likeness.relative_error <= _LIMITS[precision]:  # NaN is not
+        raise UnsupportedModelError(
+            f"converted to {precision}, this {network.config.family} model computes something else than in float32 "
+            f"(relative error {likeness.relative_error:.2g}, allowed {_LIMITS[precision]:g}); "
+            "use dtype='float32', or backend='torch'"
+        )
+    return likeness
+
+
+def _scores(verifier: Verifier) -> Tensor:
+    """Logits [rows, n, V] for random sources and targets, the same for every engine."""
+    config, generator = verifier.config, torch.Generator().manual_seed(0)
+    width = min(_LENGTH, config.max_source_positions or _LENGTH, config.max_target_positions or _LENGTH)
+    source = SourceBatch(_ids(config.source_vocab_size, width, config, generator), torch.full((_ROWS,), width))
+    tokens = _ids(config.target_vocab_size, width, config, generator)
+    positions = torch.arange(width).repeat(_ROWS, 1)
+    encoded, cache = verifier.encode(source), verifier.new_cache(_ROWS)
+    wanted = Wanted(logits=True)
+    return verifier.decode(tokens, positions, source.lengths, cache, encoded, wanted).scores.logits()
+
+
+def _ids(vocab_size: int, width: int, config: ModelConfig, generator: torch.Generator) -> Tensor:
+    ids = torch.randint(vocab_size, (_ROWS, width), generator=generator)
+    return ids.masked_fill(ids == config.pad_token_id, (config.pad_token_id + 1) % vocab_size)
