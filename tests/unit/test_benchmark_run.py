@@ -206,6 +206,18 @@ def test_batches_and_all_engines(folder: Path, tmp_path: Path) -> None:
     assert list(of_kind(records, "choice")) == []
 
 
+def test_our_engine_on_openvino(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    changes: dict[str, Any] = {"contests": ("spec2seq-greedy", "spec2seq-exact"), "engines": ("openvino-float32",)}
+    records = bench(folder, tmp_path / "out", num_rounds=1, block_sizes=(2,), **changes)
+    (outcome,) = of_kind(records, "agreement")
+    assert (outcome["engine"], outcome["share"], outcome["competes"]) == ("openvino-float32", 1.0, True)
+    kept = next(of_kind(records, "reference"))["texts"]
+    assert [record["identical"] for record in of_kind(records, "outputs")] == [kept, kept]
+    (costs,) = of_kind(records, "costs")
+    assert costs["verify"] == {0: 1.0, 2: 1.0}
+
+
 def test_an_engine_that_says_something_else_does_not_compete(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
