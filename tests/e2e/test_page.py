@@ -201,6 +201,9 @@ def test_sliders_change_what_is_drafted_and_relaxed_output_is_compared(visit: Vi
 
 def test_errors_come_in_plain_words(visit: Visit) -> None:
     page = visit.page
+    page.fill("#source", " \n")
+    page.click("#race")
+    expect(page.get_by_role("alert")).to_contain_text("There is no text yet")
     page.fill("#source", "a " * MAX_CHARS)
     page.click("#translate")
     expect(page.get_by_role("alert")).to_contain_text("This text is too long for this server", timeout=WAIT_MS)
@@ -240,7 +243,8 @@ def test_cancelling_stops_the_server_too(visit: Visit, server: ServerProcess) ->
             break
         page.wait_for_timeout(100)
     assert jobs_cancelled(server) == before + 1
-    visit.translate(EXAMPLE)
+    visit.translate(f"\n  \n{EXAMPLE}\n\n")
+    assert visit.text().startswith("\n  \n")
 
 
 def test_works_with_the_keyboard_alone(visit: Visit) -> None:

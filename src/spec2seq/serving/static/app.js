@@ -31,7 +31,7 @@ let lastExact = null; // for a relaxed run, what exact decoding wrote
 let lastRace = null;
 
 async function translate(signal) {
-  const fields = { text: find("source").value, ...languages.fields };
+  const fields = { text: givenText(), ...languages.fields };
   const isRelaxed = settings.isRelaxed;
   const exactFields = { ...fields, ...settings.exactFields };
   const run = new Run();
@@ -65,7 +65,7 @@ async function replay(signal) {
 }
 
 async function race(signal) {
-  const fields = { text: find("source").value, ...languages.fields };
+  const fields = { text: givenText(), ...languages.fields };
   const drafted = { ...fields, ...settings.fields };
   const isRelaxed = settings.isRelaxed;
   lastRace = await runRace({ ...fields, drafter: false }, drafted, signal, (turn, turns) =>
@@ -81,6 +81,12 @@ async function race(signal) {
   find("contest").scrollIntoView({ block: "start" });
   await shown;
   say("The race is over.");
+}
+
+function givenText() {
+  const text = find("source").value;
+  if (!text.trim()) throw new ServiceError("There is no text yet. Write one, or choose an example.");
+  return text;
 }
 
 function clearOutput() {

@@ -20,7 +20,7 @@ export class Settings {
   /** Keep to what the served model takes; without a drafter there is nothing to set. */
   limit(model) {
     this.sliders["draft-length"].max = Math.min(LONGEST_SLIDER, model.max_draft_tokens);
-    if (!model.drafter) for (const slider of Object.values(this.sliders)) slider.disabled = true;
+    for (const control of [...Object.values(this.sliders), this.auto]) control.disabled = !model.drafter;
     this.#tell();
   }
 
