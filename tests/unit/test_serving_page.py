@@ -72,6 +72,7 @@ def test_every_file_is_served_with_its_type_and_a_strict_policy(client: InProces
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
     assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["cache-control"] == "no-cache"
 
 
 def test_the_page_is_at_the_root_and_shadows_no_endpoint(client: InProcess) -> None:

@@ -18,6 +18,7 @@ HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",  # ask whether it changed: scripts of two versions do not fit together
 }
 
 
