@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-COPIED = ("generation_config.json", "source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
+COPIED = ("generation_config.json", "source.spm", "target.spm", "vocab.json", "tokenizer_config.json", "training.json")
 
 
 def main() -> None:

@@ -111,15 +111,14 @@ def run_systems(
 def progress_teller() -> Callable[[int, int], None]:
     """Prints now and then how many lines are done, and how long the others will take."""
     begin = last = time.monotonic()
-    first: int | None = None
+    num_before: int | None = None
 
     def tell(done: int, total: int) -> None:
-        nonlocal last, first
-        first = done - 1 if first is None else first
-        seconds = time.monotonic() - begin
+        nonlocal last, num_before
+        num_before = done - 1 if num_before is None else num_before
         if time.monotonic() - last >= TELL_SECONDS or done == total:
             last = time.monotonic()
-            left = seconds / (done - first) * (total - done) / 60
+            left = (last - begin) / (done - num_before) * (total - done) / 60
             print(f"{done} of {total} lines, {left:.1f} min left", file=sys.stderr, flush=True)
 
     return tell

@@ -68,10 +68,7 @@ def system_table(records: Sequence[Record]) -> list[str]:
         [
             row["system"],
             str(row["num_draft_tokens"] or ""),
-            "" if row["tokens_per_round"] is None else f"{row['tokens_per_round']:.2f}",
-            "" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}",
-            f"{1000 * row['seconds_per_line']:.1f}",
-            f"{greedy / row['seconds_per_line']:.2f}",
+            *_rate_cells(row, greedy),
             *(cell for i in range(len(names)) for cell in _score_cells(row, i)),
             str(row["num_different"]),
             str(row["num_loops"]),
@@ -80,6 +77,16 @@ def system_table(records: Sequence[Record]) -> list[str]:
     ]
     num_lines = max(row["num_lines"] for row in rows)
     return [f"{num_lines} lines count.", "", *table([*header, "other", "loops"], cells)]
+
+
+def _rate_cells(row: Record, greedy_seconds: float) -> list[str]:
+    """Tokens per round, acceptance, ms per line and times greedy; empty where there is no such thing."""
+    seconds = row["seconds_per_line"]
+    return [
+        "" if row["tokens_per_round"] is None else f"{row['tokens_per_round']:.2f}",
+        "" if row["acceptance_rate"] is None else f"{row['acceptance_rate']:.3f}",
+        *(["", ""] if seconds is None else [f"{1000 * seconds:.1f}", f"{greedy_seconds / seconds:.2f}"]),
+    ]
 
 
 def _score_cells(row: Record, index: int) -> tuple[str, str]:

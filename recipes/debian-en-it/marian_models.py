@@ -127,7 +127,8 @@ def write_model(
         tokenizer: folder to copy the tokenizer from.
         training: goes to training.json.
     """
-    model = MarianMTModel(config)
+    with torch.random.fork_rng(devices=[]):  # the training goes on with the random numbers that it would have had
+        model = MarianMTModel(config)
     model.load_state_dict(dict(weights), strict=False)  # tied and static tables are no parameters of their own
     model.tie_weights()
     settings = model.generation_config

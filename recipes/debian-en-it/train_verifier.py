@@ -28,7 +28,7 @@ from command_line import run_main
 from marian_models import ModelShape, is_tokenizer, load_trained, new_model
 from pair_batches import read_corpus, read_outputs
 from train_tokenizer import TOKENIZER_FILES
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from translation_trainer import FINISHED_FILE, Limits, Settings, TranslationTrainer, last_checkpoint
 
 from spec2seq.errors import InputError, OptionError
@@ -155,6 +155,7 @@ def main() -> None:
     if is_finished(arguments.output, arguments.max_steps):
         return
     disable_progress_bar()  # it is about loading and saving, which take no time
+    set_verbosity_error()  # static tables are not in checkpoints, which it would warn of
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     pairs = read_corpus(arguments.corpus, arguments.tokenizer) if arguments.corpus else read_outputs(data)

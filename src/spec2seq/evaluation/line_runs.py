@@ -125,18 +125,20 @@ def run_by_turns(
         systems: what to run.
         sources: ids of each line.
         clock: seconds.
-        on_line: told (lines done, all) after every line.
+        on_line: told (lines done, all) after every line that there was something to do for.
     """
-    waiting = [system for system in systems if any(line not in system.file for line in range(len(sources)))]
+    num_lines = len(sources)
+    waiting = [system for system in systems if any(line not in system.file for line in range(num_lines))]
     for system in waiting:  # the first call makes tables
         system.runner.run([sources[0]])
         system.runner.take_stats()
-    for turn, i in by_turns(range(len(systems)), len(sources)):
+    for turn, i in by_turns(range(len(systems)), num_lines):
         line, system = turn - 1, systems[i]
-        if line not in system.file:
-            system.file.add(_timed(system.runner, line, sources[line], clock))
+        if line in system.file:
+            continue
+        system.file.add(_timed(system.runner, line, sources[line], clock))
         if all(line in other.file for other in systems):
-            on_line(turn, len(sources))
+            on_line(turn, num_lines)
 
 
 def _timed(runner: Runner, line: int, source: Sequence[int], clock: Clock) -> LineRun:

@@ -26,7 +26,7 @@ class SystemFigures:
         num_different: lines whose output is not that of the system it is compared with.
         tokens_per_round: mean; None where it has no meaning (beams).
         acceptance_rate: accepted per judged draft token; None where none was judged.
-        seconds_per_line: mean, one line at a time.
+        seconds_per_line: mean, one line at a time; None where no line is left.
         scores: BLEU and chrF; empty without references.
         differences: of the scores to the baseline's; empty for the baseline itself.
     """
@@ -37,7 +37,7 @@ class SystemFigures:
     num_different: int
     tokens_per_round: float | None
     acceptance_rate: float | None
-    seconds_per_line: float
+    seconds_per_line: float | None
     scores: list[Score]
     differences: list[ScoreDifference]
 
@@ -123,7 +123,7 @@ def _figures(
         num_different,
         per_round,
         sum(run.num_accepted for run in runs) / num_judged if num_judged else None,
-        sum(run.seconds for run in runs) / max(1, len(runs)),
+        sum(run.seconds for run in runs) / len(runs) if runs else None,
         scores,
         differences,
     )
