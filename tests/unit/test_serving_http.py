@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LIMITS = Limits(max_input_chars=400, max_texts=5, max_output_tokens=40, max_beams=4, max_draft_tokens=8)
+LIMITS = Limits(max_input_chars=400, max_texts=5, max_pieces=60, max_output_tokens=40, max_beams=4, max_draft_tokens=8)
 PAIR = {"source": "en", "target": "it"}
 POISON = "3"
 
@@ -97,6 +97,8 @@ def test_html_keeps_its_tags_as_mastodon_sends_it(client: InProcess, pipeline: P
         f"<p>10 &lt; 25<br />{escaped[1]}</p>"
     )
     assert second == output(pipeline, "no tags")
+    empty = client.post("/translate", json={"q": "<p></p>", **PAIR, "format": "html"})
+    assert empty.json() == {"translatedText": "<p></p>"}
 
 
 def test_alternatives_are_the_other_beams(client: InProcess, pipeline: Pipeline) -> None:
@@ -121,6 +123,7 @@ def test_alternatives_are_the_other_beams(client: InProcess, pipeline: Pipeline)
         ({"q": "a" * 401}, "401 characters, and at most 400 (max_input_chars)"),
         ({"q": ["a" * 200, "b" * 201]}, "401 characters, and at most 400 (max_input_chars)"),
         ({"q": ["a"] * 6}, "6 texts, and at most 5 (max_texts)"),
+        ({"q": ["a\n" * 30, "a. " * 30]}, "61 lines and sentences, and at most 60 (max_pieces)"),
         ({"q": "\ud800"}, r"'\ud800' at character 0"),
         ({"source": ""}, "Invalid request: missing source parameter"),
         ({"source": ["en"]}, "Invalid request: source is a list, not a string"),
@@ -499,8 +502,7 @@ def test_unknown_routes_and_methods(client: InProcess) -> None:
         {"error": "Not Found"},
     )
     wrong = client.get("/translate")
-    assert wrong.status_code in (404, 405)
-    assert list(wrong.json()) == ["error"]
+    assert (wrong.status_code, wrong.headers["allow"], list(wrong.json())) == (405, "POST", ["error"])
     assert set(client.get("/v1/completions/x").json()["error"]) == {"message", "type", "param", "code"}
     assert client.get("/../../etc/passwd").status_code == 404
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -163,7 +164,11 @@ def test_a_newcomer_joins_at_the_next_round_and_leaves_when_it_is_done(pipeline:
     assert desk.texts(long) == [pipeline.generate(LINES[0], min_new_tokens=3, max_new_tokens=60)[0].text]
 
 
-def test_other_options_make_progress_beside_a_stream_of_equal_ones(pipeline: Pipeline) -> None:
+def test_other_options_make_progress_beside_a_stream_of_equal_ones(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("spec2seq.serving.scheduler.perf_counter", lambda: next(ticks))  # every round takes one second
     desk = Desk(pipeline)
     for i in range(20):
         desk.give(LINES[i % 8], num_draft_tokens=0)
@@ -174,8 +179,31 @@ def test_other_options_make_progress_beside_a_stream_of_equal_ones(pipeline: Pip
         desk.give(LINES[num_rounds % 8], num_draft_tokens=0)
         desk.turn()
         num_rounds += 1
-    assert num_rounds <= 40, "the odd one has every second round"
-    assert sum(job.is_over for job in desk.boxes) > 20, "and the others have the rest"
+    assert 60 < num_rounds < 90, "the odd one has every fifth round"
+    assert sum(job.is_over for job in desk.boxes) > 60, "and the others have the rest"
+
+
+@pytest.mark.parametrize("cost", [1, 10])
+def test_lanes_share_the_time_and_not_the_rounds(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, cost: int
+) -> None:
+    """A lane whose rounds take ten times as long has a tenth of the rounds."""
+    desk = Desk(pipeline)
+    dear = desk.give(LINES[0], max_new_tokens=120, num_draft_tokens=0)
+    cheap = desk.give(LINES[0], max_new_tokens=100, num_draft_tokens=0, no_repeat_ngram_size=30)
+    now = 0
+
+    def clock() -> int:
+        nonlocal now
+        lane = min(desk.scheduler._lanes._lanes.values(), key=lambda lane: lane.used)
+        now += cost if lane.key.options.no_repeat_ngram_size == 0 else 1
+        return now
+
+    monkeypatch.setattr("spec2seq.serving.scheduler.perf_counter", clock)
+    while not cheap.is_over:
+        desk.turn()
+    assert not dear.is_over
+    assert abs((len(desk.figures.rows) - 100) - 100 / cost) <= 2
 
 
 def test_more_kinds_of_options_than_lanes_all_get_their_turn(pipeline: Pipeline) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from spec2seq.cli.options import (
+    BackendOption,
     DeviceOption,
     DrafterOption,
     DtypeOption,
@@ -17,6 +18,7 @@ from spec2seq.cli.options import (
     TargetLangOption,
     ThreadsOption,
     chosen_drafter,
+    tell,
     with_generation_options,
 )
 from spec2seq.cli.translate import bundled_model
@@ -38,7 +40,7 @@ def serve(
         typer.Option("--model", metavar="DIR", help="Model folder (Hugging Face layout) or Hub id. Default: bundled."),
     ] = None,
     drafter: DrafterOption = "prompt_lookup",
-    backend: Annotated[str, typer.Option("--backend", metavar="NAME", help="torch, or auto.")] = "auto",
+    backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = None,
@@ -58,6 +60,7 @@ def serve(
         int, _limit("--max-input-chars", "Characters of all texts of a request.")
     ] = _LIMITS.max_input_chars,
     max_texts: Annotated[int, _limit("--max-texts", "Texts in one request.")] = _LIMITS.max_texts,
+    max_pieces: Annotated[int, _limit("--max-pieces", "Lines and sentences in one request.")] = _LIMITS.max_pieces,
     max_output_tokens: Annotated[
         int, _limit("--max-output-tokens", "Tokens that a request may ask for per line or sentence.")
     ] = _LIMITS.max_output_tokens,
@@ -91,6 +94,7 @@ def serve(
         max_queue=max_queue,
         max_input_chars=max_input_chars,
         max_texts=max_texts,
+        max_pieces=max_pieces,
         max_output_tokens=max_output_tokens,
         max_draft_tokens=max_draft_tokens,
         max_beams=max_beams,
@@ -113,7 +117,5 @@ def serve(
         allowed_origins=tuple(allow_origin or ()),
         has_texts_in_log=log_texts,
     )
-    pipeline = Pipeline.from_pretrained(
-        folder, chosen, backend=backend, device=device, dtype=dtype, num_threads=threads
-    )
+    pipeline = Pipeline.from_pretrained(folder, chosen, backend, device, dtype, threads, tell)
     run_server(pipeline, settings, limits, defaults, Address(host, port))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spec2seq.decoding.search_choice import resolve_num_draft_tokens
 from spec2seq.errors import DrafterMismatchError, OptionError
 from spec2seq.weights.checkpoint import resolve_folder
 from spec2seq.weights.drafter_folder import is_drafter_folder, load_drafter
@@ -14,7 +16,7 @@ from spec2seq.weights.fingerprints import VOCABULARY_FILES, VerifierFingerprint,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spec2seq.config import ModelConfig
+    from spec2seq.config import ModelConfig, ResolvedOptions
     from spec2seq.interfaces import Drafter
     from spec2seq.pipelines.engines import EngineChoice
     from spec2seq.weights import LoadedModel
@@ -51,6 +53,36 @@ def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: En
     if is_drafter_folder(folder):
         return _trained(folder, verifier, engine)
     return _small_model(drafter, verifier, engine)
+
+
+def is_drafter_used(resolved: ResolvedOptions) -> bool:
+    """Whether a call with these options would use a drafter."""
+    return resolved.num_draft_tokens != 0 and (resolved.num_beams == 1 or resolved.speculative_beams)
+
+
+def drafter_of_call(make_drafter: MakeDrafter | None, resolved: ResolvedOptions, config: ModelConfig) -> Drafter | None:
+    """A drafter for a call with these options, None where none is used.
+
+    Raises:
+        OptionError: the options do not suit the drafter.
+
+    Warns:
+        UserWarning: beams leave it unused.
+    """
+    if make_drafter is None:
+        return None
+    if is_drafter_used(resolved):
+        drafter = make_drafter()
+        resolve_num_draft_tokens(drafter, resolved, config)  # an error even where nothing is decoded
+        return drafter
+    if resolved.num_beams > 1 and not resolved.speculative_beams:
+        warnings.warn(
+            f"drafter unused: num_beams={resolved.num_beams} runs plain beam search; "
+            "--num-beams 1 (num_beams=1) gives speculative greedy search, "
+            "--speculative-beams (speculative_beams=True) drafts for the same beams",
+            stacklevel=5,
+        )
+    return None
 
 
 def _prompt_lookup(config: ModelConfig) -> MakeDrafter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
-from spec2seq.decoding.search_choice import resolve_num_draft_tokens
 from spec2seq.errors import InputError, OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
 from spec2seq.pipelines.collecting import Collector, Reporter
 from spec2seq.pipelines.devices import cpu_threads
-from spec2seq.pipelines.drafter_choice import choose_drafter
+from spec2seq.pipelines.drafter_choice import choose_drafter, drafter_of_call
 from spec2seq.pipelines.engines import EngineChoice
 from spec2seq.pipelines.id_inputs import unpadded_rows
 from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner, text_label
@@ -375,17 +373,7 @@ class Pipeline:
         Raises:
             OptionError: the options do not suit the drafter.
         """
-        drafter = None
-        if self.make_drafter and resolved.num_beams > 1 and not resolved.speculative_beams:
-            warnings.warn(
-                f"drafter unused: num_beams={resolved.num_beams} runs plain beam search; "
-                "--num-beams 1 (num_beams=1) gives speculative greedy search, "
-                "--speculative-beams (speculative_beams=True) drafts for the same beams",
-                stacklevel=4,
-            )
-        elif self.make_drafter and resolved.num_draft_tokens != 0:
-            drafter = self.make_drafter()
-            resolve_num_draft_tokens(drafter, resolved, self.model.config)  # an error even where nothing is decoded
+        drafter = drafter_of_call(self.make_drafter, resolved, self.model.config)
         rows = max_rows(resolved.num_beams, self.verifier.device)
         return Decoder(self.verifier, drafter, max_rows=rows, max_batch_tokens=batch_tokens)
 

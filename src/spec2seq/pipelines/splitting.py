@@ -56,6 +56,11 @@ class SplitText:
         )
 
 
+def num_breaks(text: str) -> int:
+    """How many ends of lines and sentences a text has. Cut there, and nowhere within, it comes to one piece more."""
+    return len(_NEWLINE.findall(text)) + sum(1 for _ in _SENTENCE_END.finditer(text))
+
+
 def whole_text(text: str) -> SplitText:
     """The text as one piece, or none where it is blank."""
     split = SplitText()

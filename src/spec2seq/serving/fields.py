@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spec2seq.pipelines.splitting import num_breaks
 from spec2seq.serving.bodies import json_type
 from spec2seq.serving.refusals import InvalidRequestError
 
@@ -36,7 +37,7 @@ def read_texts(fields: Mapping[str, Any], name: str, limits: Limits) -> tuple[li
 
 
 def check_texts(texts: list[str], name: str, limits: Limits) -> None:
-    """Raises InvalidRequestError for more texts or characters than are allowed."""
+    """Raises InvalidRequestError for more texts, characters, or lines and sentences than are allowed."""
     if len(texts) > limits.max_texts:
         raise InvalidRequestError(
             f"Invalid request: {name} has {len(texts)} texts, and at most {limits.max_texts} (max_texts) are allowed; "
@@ -48,6 +49,14 @@ def check_texts(texts: list[str], name: str, limits: Limits) -> None:
         raise InvalidRequestError(
             f"Invalid request: {name} has {num_chars} characters, and at most {limits.max_input_chars} "
             "(max_input_chars) are allowed; send several requests",
+            name,
+        )
+
+    num_pieces = len(texts) + sum(map(num_breaks, texts))
+    if num_pieces > limits.max_pieces:
+        raise InvalidRequestError(
+            f"Invalid request: {name} has {num_pieces} lines and sentences, and at most {limits.max_pieces} "
+            "(max_pieces) are allowed; send several requests",
             name,
         )
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     MakeDecoder = Callable[[ResolvedOptions], Decoder]
 
-# Every live piece gets one round per turn of all lanes, so each further lane makes that turn longer for everybody.
+# The lanes share the model's time, so each further one makes everybody wait longer.
 MAX_LANES = 4
+# A lane's share grows with the number of its jobs, but only so far: one job alone is not left far behind.
+MAX_WEIGHT = 4
 # What one job may hold of a lane's rows: some stay free for whoever comes next.
 MAX_SHARE = 0.75
 # Source tokens. All rows of a batch are padded to its longest source, and every newcomer moves what all of them hold:
@@ -51,11 +53,18 @@ class LaneKey(NamedTuple):
 
 
 class Lane:
-    """One batch."""
+    """One batch.
 
-    def __init__(self, key: LaneKey, decoder: Decoder) -> None:
+    Attributes:
+        used: seconds of the model's time, divided by the lane's weight when they were spent; the lane with the least is
+            next.
+    """
+
+    def __init__(self, key: LaneKey, decoder: Decoder, used: float = 0.0) -> None:
         self.key = key
         self.decoder = decoder
+        self.used = used
+        self._weight = 1
         self._pieces: PieceDecoder[Entry] = PieceDecoder(decoder)
         self._requests: dict[Entry, int] = {}
 
@@ -84,11 +93,16 @@ class Lane:
 
     def step(self) -> list[PieceNews[Entry]]:
         """One round for all entries; finished ones leave."""
+        self._weight = min(len({entry.job for entry in self._requests}), MAX_WEIGHT)
         news = self._pieces.step()
         for one in news:
             if one.outcome is not None:
                 del self._requests[one.owner]
         return news
+
+    def charge(self, seconds: float) -> None:
+        """The last round took so long."""
+        self.used += seconds / self._weight
 
     def drop(self, job: Job) -> None:
         """A job's entries leave."""
@@ -103,7 +117,7 @@ def rows_of(entry: Entry) -> int:
 
 
 class LaneSet:
-    """The lanes, in the order in which they take turns.
+    """The lanes, which share the model's time.
 
     Args:
         make_decoder: a new one for these options.
@@ -131,7 +145,8 @@ class LaneSet:
         """
         key = LaneKey.of(entry)
         if key not in self._lanes and len(self._lanes) < MAX_LANES:
-            self._lanes[key] = Lane(key, self._make_decoder(key.options))
+            used = min((lane.used for lane in self._lanes.values()), default=0.0)  # no claim on the past
+            self._lanes[key] = Lane(key, self._make_decoder(key.options), used)
         return self._lanes.get(key)
 
     def has_room(self, lane: Lane, entry: Entry) -> bool:
@@ -145,12 +160,8 @@ class LaneSet:
 
     def next(self) -> Lane | None:
         """The lane whose turn it is, None where nothing is to be done. Empty lanes are closed."""
-        for key, lane in list(self._lanes.items()):
-            del self._lanes[key]
-            if lane.entries:
-                self._lanes[key] = lane  # behind the others
-                return lane
-        return None
+        self._lanes = {key: lane for key, lane in self._lanes.items() if lane.entries}
+        return min(self._lanes.values(), key=lambda lane: lane.used, default=None)
 
     def close(self, lane: Lane) -> list[Entry]:
         """Give up a lane. Returns what was in it."""

@@ -19,6 +19,7 @@ class Limits:
         max_queue: requests that wait for the model; one more is refused.
         max_input_chars: characters of all texts of a request.
         max_texts: texts in a list.
+        max_pieces: lines and sentences of all texts; each may become a request to the model.
         max_output_tokens: tokens that may be asked for per line or sentence.
         max_draft_tokens: tokens that may be drafted per round.
         max_beams: beams, samples or alternatives per text.
@@ -31,6 +32,7 @@ class Limits:
     max_queue: int = 128
     max_input_chars: int = 20_000
     max_texts: int = 64
+    max_pieces: int = 1000
     max_output_tokens: int = 1024
     max_draft_tokens: int = 32
     max_beams: int = 8

@@ -8,6 +8,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from spec2seq.errors import InputError, OptionError, Spec2SeqError
+from spec2seq.pipelines.drafter_choice import is_drafter_used
 from spec2seq.pipelines.streaming import check_streamable
 from spec2seq.serving.fair_queue import FairQueue
 from spec2seq.serving.lanes import Entry, LaneKey, LaneSet, rows_of
@@ -74,7 +75,8 @@ class Scheduler:
                 options, plans = self._prepare(job)
             decode = self._pipeline.tokenizer.decode
             told = [str(warning.message) for warning in caught]
-            job.accept(options, plans, decode, told, is_drafting=self._is_drafting(options))
+            is_drafting = self._pipeline.make_drafter is not None and is_drafter_used(options)
+            job.accept(options, plans, decode, told, is_drafting=is_drafting)
         except (InputError, OptionError) as error:
             job.fail(error)
         except MODEL_ERRORS as error:
@@ -109,7 +111,9 @@ class Scheduler:
         except (*MODEL_ERRORS, Spec2SeqError) as error:
             self._isolate(lane, error)
             return
-        self._observer.stepped(num_rows, perf_counter() - start)
+        seconds = perf_counter() - start
+        lane.charge(seconds)
+        self._observer.stepped(num_rows, seconds)
         for one in news:
             job = one.owner.job
             try:
@@ -128,10 +132,6 @@ class Scheduler:
         if call.telling != "nothing":
             check_streamable(options, "streaming")
         return options, plans
-
-    def _is_drafting(self, options: ResolvedOptions) -> bool:
-        is_unused = options.num_draft_tokens == 0 or (options.num_beams > 1 and not options.speculative_beams)
-        return self._pipeline.make_drafter is not None and not is_unused
 
     def _new_decoder(self, options: ResolvedOptions) -> Decoder:
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from spec2seq.errors import MissingExtraError, OptionError
 try:
     import uvicorn
 
-    from spec2seq.serving.app import create_app, create_service
+    from spec2seq.serving.app import GRACE_SECONDS, create_app, create_service
     from spec2seq.serving.languages import Direction
 except ImportError as error:
     raise MissingExtraError(f"serving needs more packages ({error}): pip install 'spec2seq[serve]'") from error
@@ -78,6 +78,7 @@ def run_server(
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(GRACE_SECONDS),
         lifespan="on",
     )
     _Server(config, service.engine).run(sockets=[listener])
