@@ -10,7 +10,7 @@ import pytest
 
 from spec2seq import Pipeline
 from spec2seq.cli.main import run
-from spec2seq.errors import UnsupportedModelError
+from spec2seq.errors import Spec2SeqError, UnsupportedModelError
 from spec2seq.evaluation.benchmark import choice, systems
 from spec2seq.evaluation.benchmark.agreement import Agreement
 from spec2seq.evaluation.benchmark.engines import LoadedSystem
@@ -249,6 +249,13 @@ def test_peers_that_cannot_take_part_are_left_out(
         }
     ]
     assert {record["system"]["maker"] for record in of_kind(records, "pass")} == {"spec2seq"}
+
+
+def test_nothing_to_compare_is_an_error(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = systems.find_spec
+    monkeypatch.setattr(systems, "find_spec", lambda name: None if name == "ctranslate2" else find_spec(name))
+    with pytest.raises(Spec2SeqError, match=r"can be compared here \(ctranslate2: .*pip install"):
+        bench(folder, tmp_path / "out", contests=("ctranslate2",))
 
 
 def test_a_peer_that_fails_is_left_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,9 @@ def choose_systems(setup: BenchmarkSetup, outputs: IdLists | None) -> Contestant
     Args:
         setup: of the benchmark.
         outputs: what the engines' choices are compared with; None where random weights leave nothing to compare.
+
+    Raises:
+        Spec2SeqError: none of them can run here.
     """
     by_engine: dict[Engine, list[System]] = defaultdict(list)
     for system in candidates(setup):
@@ -48,6 +51,9 @@ def choose_systems(setup: BenchmarkSetup, outputs: IdLists | None) -> Contestant
         if _competes(setup, engine, shares):
             setup.tell(f"probe: {engine.maker} {engine.label}")
             _probe_all(setup, [LoadedSystem(system, loaded) for system in systems], seconds)
+    if not any(seconds.values()):
+        reasons = "; ".join(f"{engine}: {reason}" for engine, reason in setup.skipped.items())
+        raise Spec2SeqError(f"none of the systems that were asked for can be compared here ({reasons}); name others")
     return {size: _winners(setup, size, its_seconds) for size, its_seconds in seconds.items()}
 
 

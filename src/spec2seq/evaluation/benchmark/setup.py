@@ -26,6 +26,7 @@ class BenchmarkSetup:
         records: results, as they come.
         tell: is told what happens, for people who wait.
         clock: seconds.
+        skipped: engines that were left out, and why.
     """
 
     loader: EngineLoader
@@ -36,14 +37,14 @@ class BenchmarkSetup:
     records: RecordFile
     tell: Callable[[str], None]
     clock: Clock
-    skipped: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def skip(self, system: System, reason: str) -> None:
         """Leave out an engine, and say why, once."""
         engine = system.engine
         what = f"{engine.maker} {engine.name}" if engine.maker == "spec2seq" else engine.maker
         if what not in self.skipped:
-            self.skipped.add(what)
+            self.skipped[what] = reason
             self.records.add("skipped", {"engine": what, "reason": reason})
             self.tell(f"left out: {what}: {reason}")
 
