@@ -16,8 +16,9 @@ COMMANDS = """```
 python benchmarks/greedy_vs_transformers.py --out benchmarks/results/greedy.jsonl
 python benchmarks/greedy_vs_transformers.py --synthetic base --lines 32 --repeats 5 \\
     --out benchmarks/results/greedy.jsonl
-python recipes/debian-en-it/train_small_model.py TRAIN.tsv.gz --model models/debian-en-it --out small --minutes 25
-python benchmarks/exactness_on_real_text.py --small-model small/hf --out benchmarks/results/exactness.jsonl
+python recipes/debian-en-it/train_verifier.py --corpus CORPUS --tokenizer models/debian-en-it --output small \\
+    --width 128 --layers 1 --learning-rate 0.002 --warmup-steps 600 --flat-steps 600 --minutes 25
+python benchmarks/exactness_on_real_text.py --small-model small/model --out benchmarks/results/exactness.jsonl
 python benchmarks/write_readme.py
 ```"""
 

@@ -69,7 +69,7 @@ SMOKE = Scale(
     corpus=("--every", "40", "--titles-only"),
     tokenizer=("--pieces", "800", "--threads", "1"),
     verifier=(
-        *("--width", "64", "--layers", "2", "--learning-rate", "0.004", "--warmup-steps", "50", "--max-steps", "500"),
+        *("--width", "64", "--layers", "2", "--learning-rate", "0.004", "--warmup-steps", "50", "--max-steps", "350"),
         *("--eval-steps", "100", "--save-steps", "100", "--batch-tokens", "1000"),
     ),
     small=(
