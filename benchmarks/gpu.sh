@@ -3,9 +3,8 @@
 # Needs the dev extra and a CUDA build of torch; takes under eight minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-benchmarks/results}
+out=${1:-benchmarks/results/gpu}
 mkdir -p "$out"
 python -m pytest -q -m gpu tests
-python benchmarks/greedy_vs_transformers.py --device cuda --threads 1 --batch-sizes 1 32 --repeats 5 --out "$out/greedy-gpu.jsonl"
-python benchmarks/greedy_vs_transformers.py --device cuda --synthetic base --threads 1 --batch-sizes 1 32 --repeats 5 \
-    --out "$out/greedy-gpu.jsonl"
+spec2seq bench --device cuda --threads 1 --batch-sizes 1,32 --lines 64 --no-memory --out "$out/debian-en-it"
+spec2seq bench --device cuda --threads 1 --synthetic base --no-memory --out "$out/base"

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Write benchmarks/README.md and the figures in README.md from benchmarks/results: generated, never typed.
+"""Write benchmarks/README.md, its plots and the figures in README.md from benchmarks/results: generated, never typed.
 
 python benchmarks/write_readme.py
+
+results/bench holds the results.jsonl of runs of `spec2seq bench`, each under the name of what it was about.
 """
 
 from __future__ import annotations
@@ -11,39 +13,53 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from spec2seq.evaluation.benchmark.plots import write_plots
+from spec2seq.evaluation.benchmark.records import of_kind, read_records
+from spec2seq.evaluation.benchmark.reporting import machine_line, report
+from spec2seq.evaluation.benchmark.speculation_tables import PROJECTION_NOTE, projection_table
+from spec2seq.evaluation.benchmark.tables import SPEED_NOTE, speed_table
+
 FOLDER = Path(__file__).parent
+HEADLINE = "debian-en-it"  # the run whose table and plot are in the main README
+PLOT = "speed_and_quality.png"
+EXACT = (
+    "The lines of `recipes/debian-en-it/test.tsv.gz`, each system against our greedy search at batch 1, fp32. A near "
+    "tie is a first difference where the model's two best scores are closer than 1e-4."
+)
+GREEDY = (
+    "Greedy search beside transformers' `generate`; ours is plain too where no drafter is named. Padded ids in, ids "
+    "out, the same batches in one process, by turns, fp32. Medians; a ratio above 1 means that ours is faster."
+)
 COMMANDS = """```
-python benchmarks/greedy_vs_transformers.py --out benchmarks/results/greedy.jsonl
-python benchmarks/greedy_vs_transformers.py --synthetic base --lines 32 --repeats 5 \\
-    --out benchmarks/results/greedy.jsonl
-python recipes/debian-en-it/train_verifier.py --corpus CORPUS --tokenizer models/debian-en-it --output small \\
-    --width 128 --layers 1 --learning-rate 0.002 --warmup-steps 600 --flat-steps 600 --minutes 25
-python benchmarks/exactness_on_real_text.py --small-model small/model --out benchmarks/results/exactness.jsonl
+spec2seq bench --out bench && cp bench/results.jsonl benchmarks/results/bench/debian-en-it.jsonl
+spec2seq bench --synthetic base --profile bench/profile.json --out base && \\
+    cp base/results.jsonl benchmarks/results/bench/base.jsonl
+python recipes/debian-en-it/train_small_model.py TRAIN.tsv.gz --model models/debian-en-it --out small --minutes 25
+python benchmarks/exactness_on_real_text.py --small-model small/hf --out benchmarks/results/exactness.jsonl
 python benchmarks/write_readme.py
 ```"""
-
-SPEED = (
-    "Greedy search beside transformers' `generate`; ours is plain too where no drafter is named. Padded ids in, ids "
-    "out, the same batches in one process, by turns. Medians; a ratio above 1 means that ours is faster."
-)
-EXACT = (
-    "The lines of `recipes/debian-en-it/test.tsv.gz`, each system against our greedy search at batch 1. A near tie is "
-    "a first difference where the model's two best scores are closer than 1e-4."
-)
 BEGIN, END = "<!-- figures: benchmarks/write_readme.py -->", "<!-- end of figures -->"
 
 
-def records(name: str) -> list[dict[str, Any]]:
+def runs() -> dict[str, list[dict[str, Any]]]:
+    """Records of every run of `spec2seq bench`, the headline first."""
+    files = sorted((FOLDER / "results" / "bench").glob("*.jsonl"), key=lambda file: (file.stem != HEADLINE, file.stem))
+    return {file.stem: read_records(file) for file in files}
+
+
+def json_lines(name: str) -> list[dict[str, Any]]:
     path = FOLDER / "results" / name
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def speed_table() -> list[str]:
+def greedy_part() -> list[str]:
+    """What was measured against transformers before `spec2seq bench`; shown until there is a run of that."""
     lines = [
         "| model | drafter | threads | batch | ours, token/s | transformers, token/s | ratio | quartiles | differ |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for record in records("greedy.jsonl"):
+    seen = set()
+    for record in json_lines("greedy.jsonl"):
         ours, theirs = (
             record["tokens"] / statistics.median(record[f"seconds_{who}"]) for who in ("ours", "transformers")
         )
@@ -54,13 +70,16 @@ def speed_table() -> list[str]:
             f"| {setting} | {ours:.0f} | {theirs:.0f} | {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
             f"| {record['lines_different']} of {record['lines']} |"
         )
-    return lines
+        machine = record["machine"]
+        packages = f"torch {machine['torch']}, transformers {machine['transformers']}"
+        seen.add(f"Machine: {machine['cpu']}, {machine['cores']} cores, {packages}.")
+    return [GREEDY, "\n".join(lines), "\n".join(sorted(seen))]
 
 
 def exactness_table() -> list[str]:
     lines = ["| system | lines | identical | near ties (margin) | tokens per round | left out: loops |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
-    for record in records("exactness.jsonl"):
+    for record in json_lines("exactness.jsonl"):
         found = record["differences"]
         ties = ", ".join(f"{difference['margin']:.1e}" for difference in found) or "none"
         per_round = f"{record['tokens_per_round']:.3f}" if "tokens_per_round" in record else ""
@@ -72,19 +91,38 @@ def exactness_table() -> list[str]:
     return lines
 
 
-def machine_lines() -> list[str]:
-    seen = {
-        f"{machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}, transformers {machine['transformers']}"
-        for machine in (record["machine"] for record in records("greedy.jsonl"))
-    }
-    return [f"Machine: {line}." for line in sorted(seen)]
+def projections() -> list[str]:
+    """One table of all projections, with what they are; nothing where there is none."""
+    found = [record for records in runs().values() for record in of_kind(records, "projection")]
+    return [PROJECTION_NOTE, "\n".join(projection_table(found))] if found else []
+
+
+def bench_part() -> list[str]:
+    """The headline's table and plot, and all projections."""
+    headline = runs()[HEADLINE]
+    run = next(of_kind(headline, "run"))
+    about = f"`{run['command']}`: {run['texts']} lines, drafter {run['drafter']}. {SPEED_NOTE}"
+    plot = f"![Speed and quality](benchmarks/{HEADLINE}/{PLOT})"
+    return [about, "\n".join(speed_table(headline)), machine_line(headline), plot, *projections()]
 
 
 def in_main_readme() -> str:
     """The part of the README in the root that holds figures."""
-    return "\n\n".join(
-        ["\n".join(part) for part in ([SPEED], speed_table(), [EXACT], exactness_table(), machine_lines())]
-    )
+    speed = bench_part() if HEADLINE in runs() else greedy_part()
+    return "\n\n".join([*speed, EXACT, "\n".join(exactness_table())])
+
+
+def in_benchmarks_readme() -> str:
+    """The page with all that was measured."""
+    parts = ["# Measurements", "This page is written by `benchmarks/write_readme.py` from `benchmarks/results`."]
+    if HEADLINE not in runs():
+        parts += ["## Greedy search beside transformers", *greedy_part()]
+    for name, records in runs().items():
+        plots = [f"![{path.stem}]({name}/{path.name})" for path in sorted((FOLDER / name).glob("*.png"))]
+        page = report(records).strip().replace("\n#", "\n##").replace("# Benchmark", f"## {name}", 1)
+        parts += [page, *plots]
+    parts += ["## Is the output the same?", EXACT, "\n".join(exactness_table()), "## Commands", COMMANDS]
+    return "\n\n".join(parts) + "\n"
 
 
 def fill(page: str, text: str) -> str:
@@ -95,20 +133,10 @@ def fill(page: str, text: str) -> str:
 
 
 def main() -> None:
-    parts = [
-        "# Measurements",
-        "This page is written by `benchmarks/write_readme.py` from `benchmarks/results`. All figures are fp32.",
-        "\n".join(machine_lines()),
-        "## Greedy search beside transformers",
-        SPEED,
-        "\n".join(speed_table()),
-        "## Is the output the same?",
-        EXACT,
-        "\n".join(exactness_table()),
-        "## Commands",
-        COMMANDS,
-    ]
-    (FOLDER / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    for name, records in runs().items():
+        (FOLDER / name).mkdir(exist_ok=True)
+        write_plots(records, FOLDER / name)
+    (FOLDER / "README.md").write_text(in_benchmarks_readme(), encoding="utf-8")
     readme = FOLDER.parent / "README.md"
     readme.write_text(fill(readme.read_text(encoding="utf-8"), in_main_readme()), encoding="utf-8")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +17,7 @@ from spec2seq.evaluation.benchmark.summary import PEER_GREEDY, PLAIN, Spread, sp
 from spec2seq.evaluation.benchmark.systems import Engine, System
 from spec2seq.evaluation.benchmark.tables import table
 from spec2seq.evaluation.quality import Score
+from tests.unit.test_repository import ROOT, load_script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,3 +162,41 @@ def test_without_matplotlib_there_is_a_report(tmp_path: Path, monkeypatch: pytes
 def test_nothing_is_reported_before_the_first_pass(tmp_path: Path) -> None:
     write_report(records()[:4], tmp_path, print)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_pages_of_the_checkout_come_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script(ROOT / "benchmarks" / "write_readme.py")
+    folder = tmp_path / "benchmarks"
+    monkeypatch.setattr(script, "FOLDER", folder)
+    (folder / "results" / "bench").mkdir(parents=True)
+    lines = "".join(json.dumps(record) + "\n" for record in records())
+    (folder / "results" / "bench" / "debian-en-it.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "results" / "bench" / "base.jsonl").write_text(lines, encoding="utf-8")
+    exact = {"system": "greedy, batch 16", "lines": 10, "differences": [{"margin": 1e-5}], "tokens_per_round": 1.5}
+    (folder / "results" / "exactness.jsonl").write_text(json.dumps(exact) + "\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text(f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n", encoding="utf-8")
+    script.main()
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert page.startswith("before\n")
+    assert page.endswith("\nafter\n")
+    assert "old" not in page
+    assert "| spec2seq exact | openvino int8 | 2 | 100 |" in page
+    assert page.count("3.50 x ctranslate2-greedy") == 2  # both runs tell a projection
+    assert "| greedy, batch 16 | 10 | 9 | 1.0e-05 | 1.500 |  |" in page
+    (plot,) = re.findall(r"!\[[^]]+\]\((benchmarks/[^)]+)\)", page)
+    assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
+    assert script.fill(page, script.in_main_readme()) == page
+    other = (folder / "README.md").read_text(encoding="utf-8")
+    assert other == script.in_benchmarks_readme()
+    assert [line for line in other.splitlines() if line.startswith("## ")][:3] == [
+        "## debian-en-it",
+        "## base",
+        "## Is the output the same?",
+    ]
+    assert "\n### Speed\n" in other
+
+
+def test_the_page_of_measurements_is_up_to_date() -> None:
+    script = load_script(ROOT / "benchmarks" / "write_readme.py")
+    written = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert written == script.in_benchmarks_readme(), "run `python benchmarks/write_readme.py`"
