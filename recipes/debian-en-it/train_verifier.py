@@ -12,7 +12,7 @@ by less than 1 %. On two cores two processes of one thread are faster than one w
 
     torchrun --nproc-per-node 2 recipes/debian-en-it/train_verifier.py --corpus ...
 
---start FOLDER takes over the weights of a trained model and its count of updates (training.json).
+--start-from FOLDER takes over the weights of a trained model and its count of updates (training.json).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def parse_arguments() -> argparse.Namespace:
     data.add_argument("--distilled", type=Path, metavar="DIR", help="what `spec2seq distill` wrote")
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="a tokenizer, or a model with one")
     parser.add_argument("--output", "-o", type=Path, required=True, metavar="DIR", help="checkpoints and the model")
-    parser.add_argument("--start", type=Path, metavar="DIR", help="a trained model to go on from")
+    # torchrun takes a bare --start for a mistyped option of its own
+    parser.add_argument("--start-from", "--start", type=Path, metavar="DIR", help="a trained model to go on from")
     shape = ModelShape()
     parser.add_argument("--width", type=int, default=shape.width, help=f"(default: {shape.width})")
     parser.add_argument(
@@ -69,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--warmup-steps",
         type=int,
-        help=f"updates until then (default: {WARMUP_STEPS}, with --start {WARMUP_STEPS_OF_TRAINED})",
+        help=f"updates until then (default: {WARMUP_STEPS}, with --start-from {WARMUP_STEPS_OF_TRAINED})",
     )
     parser.add_argument(
         "--flat-steps",
@@ -108,8 +109,8 @@ def check_job(folder: Path, job: dict[str, object]) -> None:
 
 def start_model(arguments: argparse.Namespace) -> tuple[TrainedMarian, int]:
     """The model to begin with, and how many updates it had."""
-    if arguments.start:
-        return load_trained(arguments.start)
+    if arguments.start_from:
+        return load_trained(arguments.start_from)
     torch.manual_seed(arguments.seed)
     num_pieces = len(json.loads((arguments.tokenizer / "vocab.json").read_text(encoding="utf-8"))) - 1
     return new_model(ModelShape(arguments.width, arguments.layers, arguments.layers), num_pieces), 0
@@ -118,7 +119,7 @@ def start_model(arguments: argparse.Namespace) -> tuple[TrainedMarian, int]:
 def chosen_settings(arguments: argparse.Namespace) -> Settings:
     warmup = arguments.warmup_steps
     if warmup is None:
-        warmup = WARMUP_STEPS_OF_TRAINED if arguments.start else WARMUP_STEPS
+        warmup = WARMUP_STEPS_OF_TRAINED if arguments.start_from else WARMUP_STEPS
     return Settings(
         arguments.batch_tokens,
         arguments.learning_rate,
@@ -148,8 +149,8 @@ def main() -> None:
             f"{arguments.tokenizer} lacks one of {', '.join(TOKENIZER_FILES)}; run train_tokenizer.py first"
         )
     settings = chosen_settings(arguments)
-    shape = None if arguments.start else [arguments.width, arguments.layers]
-    data, start = arguments.corpus or arguments.distilled, arguments.start
+    shape = None if arguments.start_from else [arguments.width, arguments.layers]
+    data, start = arguments.corpus or arguments.distilled, arguments.start_from
     job = {"data": str(data), "start": str(start) if start else None, "shape": shape, **asdict(settings)}
     check_job(arguments.output, job)
     if is_finished(arguments.output, arguments.max_steps):

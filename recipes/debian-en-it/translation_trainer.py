@@ -216,7 +216,12 @@ class _Keeper(TrainerCallback):
 
     def __init__(self, trainer: TranslationTrainer) -> None:
         self._trainer = trainer
-        self._begin = time.monotonic()
+        self._begin = self._last_time = time.monotonic()
+        self._last_step = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._begin = self._last_time = time.monotonic()
+        self._last_step = state.global_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         minutes = self._trainer._limits.minutes
@@ -234,9 +239,16 @@ class _Keeper(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         told = {name: value for name, value in (logs or {}).items() if name in ("loss", WATCHED)}
         if told and state.is_world_process_zero:
-            minutes = (time.monotonic() - self._begin) / 60
             figures = ", ".join(f"{name} {float(value):.4f}" for name, value in told.items())
-            print(f"{minutes:.1f} min, step {self._trainer.num_updates}: {figures}", flush=True)
+            minutes = (time.monotonic() - self._begin) / 60
+            print(f"{minutes:.1f} min, step {self._trainer.num_updates}: {figures}{self._pace(state)}", flush=True)
+
+    def _pace(self, state: Any) -> str:
+        """How long an update took since this was asked last, validation and saving included."""
+        now, num_updates = time.monotonic(), state.global_step - self._last_step
+        pace = f", {(now - self._last_time) / num_updates:.2f} s per update" if num_updates else ""
+        self._last_time, self._last_step = now, state.global_step
+        return pace
 
 
 def _agreed(is_over: bool) -> bool:
