@@ -249,14 +249,42 @@ def test_newcomers_are_encoded_in_portions(pipeline: Pipeline) -> None:
 
 
 def test_the_batch_stays_within_its_tokens_over_all_lanes(pipeline: Pipeline) -> None:
-    desk = Desk(pipeline, max_batch_tokens=400)
-    jobs = [desk.give(line, num_draft_tokens=0, no_repeat_ngram_size=n) for line in LINES for n in (0, 2)]
+    desk = Desk(pipeline, max_batch_tokens=700)
+    kinds = (0, 2)
+    jobs = [desk.give(line, num_draft_tokens=0, no_repeat_ngram_size=n) for line in LINES for n in kinds]
     desk.turn()
-    assert desk.scheduler.num_running <= 400 // (2 * 22) + 1
+    assert {entry.job.options.no_repeat_ngram_size for entry in desk.scheduler._lanes.entries} == set(kinds)
+    sizes = [lane.decoder.size for lane in desk.scheduler._lanes._lanes.values()]
+    assert 500 < sum(size.tokens for size in sizes) <= 700
     desk.run()
-    alone = {n: pipeline.generate(LINES, no_repeat_ngram_size=n) for n in (0, 2)}
-    expected = [alone[n][i].text for i in range(len(LINES)) for n in (0, 2)]
+    alone = {n: pipeline.generate(LINES, no_repeat_ngram_size=n) for n in kinds}
+    expected = [alone[n][i].text for i in range(len(LINES)) for n in kinds]
     assert [desk.texts(job)[0] for job in jobs] == expected
+
+
+def test_what_needs_much_room_is_not_overtaken_until_there_is_none(pipeline: Pipeline) -> None:
+    desk = Desk(pipeline, max_batch_tokens=300)
+    for i in range(4):
+        desk.give(LINES[i], max_new_tokens=8)
+    desk.turn()
+    large = desk.give(f"{LINES[0]} {LINES[1]} {LINES[2]}", max_new_tokens=8)
+    num_rounds = 0
+    while not large.is_over:
+        desk.give("a", max_new_tokens=8)  # fits beside the others, as the large one does not
+        desk.turn()
+        num_rounds += 1
+        assert num_rounds < 40
+
+
+def test_long_sources_have_batches_of_their_own(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spec2seq.serving.lanes.LONG_SOURCE", 40)
+    desk = Desk(pipeline)
+    jobs = [desk.give(text) for text in (LINES[0], LINES[0] + LINES[1], LINES[1], LINES[2] + LINES[3], LINES[4])]
+    desk.turn()
+    desk.turn()
+    assert sorted(desk.figures.rows) == [2, 3]
+    desk.run()
+    assert [desk.texts(job)[0] for job in jobs] == [pipeline.generate(job.call.texts[0])[0].text for job in jobs]
 
 
 def test_a_dropped_job_leaves_at_once_and_the_others_notice_nothing(pipeline: Pipeline) -> None:
