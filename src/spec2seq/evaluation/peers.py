@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def silence_transformers() -> None:
     """No progress bars and no advice from transformers, for the rest of the process."""
-    from transformers.utils import logging
+    from transformers import utils
 
+    logging: Any = utils.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
