@@ -34,7 +34,7 @@ def tiny_drafter(
 
 def tiny_feature_drafter(verifier: Seq2Seq, *, max_positions: int = 64, **changes: Any) -> FeatureDrafterNetwork:
     """Blocks of 5 for a tiny verifier, of its type; `changes` are made to the configuration."""
-    config = FeatureDrafterConfig(verifier.config, 5, 16, 2, 2, 24, max_positions, bigram_rank=4)
+    config = FeatureDrafterConfig(verifier.config, 5, 16, 2, 2, 8, 24, max_positions, bigram_rank=4)
     network = FeatureDrafterNetwork(replace(config, **changes), verifier.dtype)
     _fill(network)
     if network.shortlist is not None:

@@ -78,9 +78,10 @@ class FeatureDrafterConfig:
     """The drafter that reads the verifier's own states: no encoder, few layers, a cache.
 
     Attributes:
-        verifier: the model it drafts for; what it reads and answers with is as wide as that.
+        verifier: the model it drafts for. What it reads and answers with is as wide as that, and its layers are of the
+            same make: norms, activation, biases.
         block_size: tokens per block in training.
-        width, num_layers, num_heads, ffn_dim: of its own layers.
+        width, num_layers, num_heads, head_dim, ffn_dim: of its own layers.
         max_positions: of the longest prefix without its start token, and the block after it.
         states: what it sees of the prefix: the verifier's embeddings of it ("none"), the outputs of the last decoder
             layer ("last"), or a learned mixture of these and all layers between ("mix").
@@ -98,6 +99,7 @@ class FeatureDrafterConfig:
     width: int
     num_layers: int
     num_heads: int
+    head_dim: int
     ffn_dim: int
     max_positions: int
     states: States = "mix"
@@ -107,23 +109,17 @@ class FeatureDrafterConfig:
     shortlist_size: int | None = None
 
     def __post_init__(self) -> None:
-        _check_at_least(self, 1, "block_size", "width", "num_layers", "num_heads", "ffn_dim", "bigram_candidates")
+        _check_at_least(self, 1, "block_size", "width", "num_layers", "num_heads", "head_dim", "ffn_dim")
+        _check_at_least(self, 1, "bigram_candidates")
         _check_at_least(self, 0, "bigram_rank")
-        if self.width % (2 * self.num_heads):
-            raise OptionError(
-                f"width={self.width} cannot be divided into {self.num_heads} heads of an even width; use a multiple of "
-                f"{2 * self.num_heads}"
-            )
         if self.block_size > self.max_positions:
             raise OptionError(
                 f"block_size={self.block_size} does not fit the {self.max_positions} positions of the drafter; "
                 "use fewer tokens, or more positions"
             )
         vocabulary = self.verifier.target_vocab_size
-        if self.shortlist_size is not None and not self.bigram_candidates <= self.shortlist_size <= vocabulary:
-            raise OptionError(
-                f"shortlist_size={self.shortlist_size} is not allowed: use {self.bigram_candidates} to {vocabulary}"
-            )
+        if self.shortlist_size is not None and not 1 <= self.shortlist_size <= vocabulary:
+            raise OptionError(f"shortlist_size={self.shortlist_size} is not allowed: use 1 to {vocabulary}")
 
     @property
     def hidden_layers(self) -> tuple[int, ...]:
@@ -138,26 +134,14 @@ class FeatureDrafterConfig:
 
     @property
     def layers(self) -> ModelConfig:
-        """The settings of its own layers: norms last, ReLU, sines and cosines for positions."""
+        """The settings of its own layers."""
         return replace(
             self.verifier,
             d_model=self.width,
             decoder_layers=self.num_layers,
             decoder_heads=self.num_heads,
-            head_dim=self.width // self.num_heads,
+            head_dim=self.head_dim,
             decoder_ffn_dim=self.ffn_dim,
-            activation="relu",
-            positions="sinusoidal",
-            position_offset=0,
-            max_target_positions=self.max_positions,
-            is_pre_norm=False,
-            has_final_norm=False,
-            has_embedding_norm=False,
-            norm="layer",
-            norm_eps=1e-5,
-            is_gated_ffn=False,
-            has_bias=True,
-            is_attention_scaled=True,
         )
 
 

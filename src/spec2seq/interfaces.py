@@ -176,6 +176,7 @@ class FeatureNetwork(Protocol):
     def draft(
         self,
         anchors: Tensor,
+        last_states: Tensor,
         positions: Tensor,
         num_known: Tensor,
         num_draft_tokens: int,
@@ -187,6 +188,7 @@ class FeatureNetwork(Protocol):
 
         Args:
             anchors: [B] last committed tokens, which the verifier has not seen yet.
+            last_states: [B, N, D] of the verifier at the position before; zeros where there is none that is known.
             positions: [B] theirs. Those of the block may be overwritten in the cache.
             num_known: [B] how many positions from 0 on are read from the cache; all before the anchor but in a first
                 round with more than one token to start from.

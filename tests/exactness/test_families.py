@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spec2seq.drafters.blockwise import BlockwiseDrafter
+from spec2seq.drafters.feature import FeatureDrafter
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
 from spec2seq.testing import OracleDrafter, RandomDrafter
 from tests.exactness.reference import Pair
 from tests.families import FAMILIES, TARGET_LANGUAGE_ID
+from tests.tiny_drafters import tiny_blockwise_heads, tiny_feature_drafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +52,8 @@ def drafters(pair: Pair, sources: list[list[int]], outputs: list[list[int]]) -> 
         "random": RandomDrafter(seed=2, outputs=right),
         "prompt_lookup": PromptLookupDrafter(pair.config),
         "small_model": SmallModelDrafter(pair.verifier),
+        "feature": FeatureDrafter(tiny_feature_drafter(pair.verifier.network)),
+        "blockwise": BlockwiseDrafter(tiny_blockwise_heads(pair.verifier.network, 6)),
     }
 
 

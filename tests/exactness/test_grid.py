@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
+from spec2seq.drafters.blockwise import BlockwiseDrafter
+from spec2seq.drafters.feature import FeatureDrafter
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
+from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.testing import ConstantDrafter, OracleDrafter, RandomDrafter, WrongDrafter
 from tests.exactness.reference import Pair, cut_after
+from tests.tiny_drafters import tiny_blockwise_heads, tiny_drafter, tiny_feature_drafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +28,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.exhaustive
 
 LENGTH = 30
-DRAFTERS = ["oracle", "wrong", "random", "constant_eos", "constant_pad", "prompt_lookup", "small_model"]
+DRAFTERS = [
+    "oracle",
+    "wrong",
+    "random",
+    "constant_eos",
+    "constant_pad",
+    "prompt_lookup",
+    "small_model",
+    "spec",
+    "feature",
+    "blockwise",
+]
 
 
 class Grid:
@@ -57,6 +73,9 @@ class Grid:
             "constant_pad": lambda: ConstantDrafter(self.pair.pad),
             "prompt_lookup": lambda: PromptLookupDrafter(self.pair.config),
             "small_model": lambda: SmallModelDrafter(self.small.verifier),
+            "spec": lambda: SpecDrafter(tiny_drafter(max_positions=60, dtype=torch.float64)),
+            "feature": lambda: FeatureDrafter(tiny_feature_drafter(self.pair.verifier.network, block_size=25)),
+            "blockwise": lambda: BlockwiseDrafter(tiny_blockwise_heads(self.pair.verifier.network, 25)),
         }
         return makers[kind]()
 

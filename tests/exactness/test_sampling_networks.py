@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from spec2seq.drafters.blockwise import BlockwiseDrafter
+from spec2seq.drafters.feature import FeatureDrafter
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
 from tests.chi_square import p_value
 from tests.exactness.reference import Pair
+from tests.tiny_drafters import tiny_blockwise_heads, tiny_feature_drafter
 
 if TYPE_CHECKING:
     from spec2seq.interfaces import Drafter
@@ -30,10 +33,12 @@ def drafters(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         "prompt_lookup": PromptLookupDrafter(pair.config),
         "small": SmallModelDrafter(small.verifier),
         "same": SmallModelDrafter(pair.verifier),
+        "feature": FeatureDrafter(tiny_feature_drafter(pair.verifier.network, block_size=10)),
+        "blockwise": BlockwiseDrafter(tiny_blockwise_heads(pair.verifier.network, 10)),
     }
 
 
-@pytest.mark.parametrize("kind", ["prompt_lookup", "small", "same"])
+@pytest.mark.parametrize("kind", ["prompt_lookup", "small", "same", "feature", "blockwise"])
 @pytest.mark.parametrize("num_draft_tokens", [2, 10])
 def test_a_seed_gives_the_text_of_plain_sampling(
     pair: Pair, drafters: dict[str, Drafter], kind: str, num_draft_tokens: int

@@ -13,13 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec2seq import Pipeline
+from spec2seq.drafters.blockwise import BlockwiseDrafter
+from spec2seq.drafters.feature import FeatureDrafter
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.errors import CheckpointError, DrafterMismatchError, OptionError, UnsupportedModelError
 from spec2seq.weights import load_model
 from spec2seq.weights.drafter_folder import is_drafter_folder, load_drafter, save_drafter
 from spec2seq.weights.fingerprints import VerifierFingerprint, weights_fingerprint
 from tests.families import tiny_hf_model
-from tests.tiny_drafters import tiny_drafter
+from tests.tiny_drafters import tiny_blockwise_heads, tiny_drafter, tiny_feature_drafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +75,82 @@ def test_what_was_saved_is_loaded(tmp_path: Path, models: Path, changes: dict[st
     assert load_drafter(tmp_path / "d", "float64").network.dtype == torch.float64
     assert is_drafter_folder(tmp_path / "d")
     assert not is_drafter_folder(models / "bart")
+
+
+@pytest.fixture(scope="module")
+def on_states(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of drafters that compute with the verifier's own weights."""
+    model, made_for = load_model(models / "bart"), load_drafter(models / "drafter").verifier
+    folders = {}
+    for kind, network in {
+        "feature": tiny_feature_drafter(model.network, shortlist_size=40, bigram_candidates=6),
+        "blockwise": tiny_blockwise_heads(model.network),
+    }.items():
+        folders[kind] = tmp_path_factory.mktemp("drafters") / kind
+        save_drafter(folders[kind], network, "tiny-bart", made_for, CARD)
+    return folders
+
+
+@pytest.mark.parametrize("kind", ["feature", "blockwise"])
+def test_what_is_the_verifiers_is_not_stored(kind: str, models: Path, on_states: dict[str, Path]) -> None:
+    model = load_model(models / "bart")
+    made = {"feature": tiny_feature_drafter, "blockwise": tiny_blockwise_heads}[kind]
+    changes = {"shortlist_size": 40, "bigram_candidates": 6} if kind == "feature" else {}
+    network, loaded = made(model.network, **changes), load_drafter(on_states[kind])
+    assert loaded.network.config == network.config
+    mine, its = network.state_dict(), loaded.network.state_dict()
+    assert mine.keys() == its.keys()
+    assert all(torch.equal(mine[name], its[name]) for name in mine)
+    stored = load_file(on_states[kind] / "model.safetensors")
+    assert stored.keys() == mine.keys()
+    assert sum(tensor.numel() for tensor in stored.values()) < sum(p.numel() for p in model.network.parameters())
+    assert json.loads((on_states[kind] / "config.json").read_text())["kind"] == kind
+
+
+@pytest.mark.parametrize(("kind", "drafter"), [("feature", FeatureDrafter), ("blockwise", BlockwiseDrafter)])
+def test_a_pipeline_takes_them_as_its_drafter(
+    kind: str, drafter: type, models: Path, on_states: dict[str, Path]
+) -> None:
+    sources = [[5, 6, 7, 2], [9, 10, 2]]
+    plain = Pipeline.from_pretrained(models / "bart", None, backend="torch").generate_ids(sources, num_beams=1)
+    pipeline = Pipeline.from_pretrained(models / "bart", on_states[kind], backend="torch")
+    assert pipeline.make_drafter is not None
+    assert isinstance(pipeline.make_drafter(), drafter)
+    fast = pipeline.generate_ids(sources, num_beams=1, num_draft_tokens=4)
+    assert [result.token_ids for result in fast] == [result.token_ids for result in plain]
+    assert fast[0].stats.num_drafted > 0
+
+
+@pytest.mark.parametrize("kind", ["feature", "blockwise"])
+def test_they_too_know_their_verifier(kind: str, models: Path, on_states: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    tiny_hf_model("bart", seed=1).save_pretrained(other)
+    shutil.copy(models / "bart" / "vocab.json", other)
+    with pytest.warns(UserWarning, match="outputs stay exact, fewer draft tokens may be accepted"):
+        Pipeline.from_pretrained(other, on_states[kind], backend="torch")
+    write_vocabulary(other, {f"w{i}": (i + 1) % 50 for i in range(50)})
+    with pytest.raises(DrafterMismatchError, match=r"vocab\.json is another file"):
+        Pipeline.from_pretrained(other, on_states[kind], backend="torch")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s["config"].update(states="first"), "states cannot be 'first'"),
+        (lambda s: s["config"].update(shortlist_size=51), "shortlist_size=51 is not allowed: use 1 to 50"),
+        (lambda s: s["config"].update(bigram_rank=-1), "bigram_rank=-1 is not allowed"),
+        (lambda s: s["config"].pop("width"), "config: width is missing"),
+        (lambda s: s["config"]["verifier"].pop("d_model"), "config.verifier: d_model is missing"),
+        (lambda s: s["config"].update(num_layers=3), r"lack layers\.2"),
+    ],
+)
+def test_wrong_settings_of_a_feature_drafter_are_named(
+    on_states: dict[str, Path], tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    folder = shutil.copytree(on_states["feature"], tmp_path / "drafter")
+    change_settings(folder, change)
+    with pytest.raises(CheckpointError, match=message):
+        load_drafter(folder)
 
 
 def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:

@@ -25,7 +25,7 @@ SHAPES: list[dict[str, Any]] = [
     {},
     {"block_attention": "causal", "states": "last", "num_layers": 1},
     {"states": "none", "bigram_rank": 0},
-    {"width": 12, "num_heads": 3, "shortlist_size": 30, "bigram_candidates": 7},
+    {"width": 12, "num_heads": 3, "head_dim": 6, "shortlist_size": 30, "bigram_candidates": 7},
 ]
 
 
@@ -63,11 +63,13 @@ class Scratch:
 
     def read(self, reader: Any, states: Tensor) -> Tensor:
         """Keys and values [L, 2, H, n, d] of states [n, N, D]."""
+        read = (self.mixed(reader, states) @ reader.weight.t() + reader.bias).view(len(states), *reader.shape)
+        return read.permute(1, 2, 3, 0, 4)
+
+    def mixed(self, reader: Any, states: Tensor) -> Tensor:
         centred = states - states.mean(-1, keepdim=True)
         states = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-        mixed = states[:, 0] if reader.mixture is None else torch.einsum("knd,n->kd", states, reader.mixture)
-        read = (mixed @ reader.weight.t() + reader.bias).view(len(states), *reader.shape)
-        return read.permute(1, 2, 3, 0, 4)
+        return states[:, 0] if reader.mixture is None else torch.einsum("knd,n->kd", states, reader.mixture)
 
     def scores(self, source: list[int], prefix: list[int], k: int, num_known: int | None = None) -> Tensor:
         """[k, V'] without the bigram table."""
@@ -75,10 +77,14 @@ class Scratch:
         encoded, states = self.states(source, prefix)
         states = states[: len(states) if num_known is None else num_known]
         past, cross = self.read(network.prefix_reader, states), self.read(network.source_reader, encoded[:, None])
+        places = network.embedding.positions[: len(encoded)] @ network.source_reader.position_weight.t()
+        cross[:, 0] += places.view(len(encoded), *cross.shape[0:1], *cross.shape[2:3], -1).permute(1, 2, 0, 3)
         begin = len(prefix) - 1
         x = torch.stack([network.embedding.places[min(i, 4)] for i in range(k)])
         x = x + network.embedding.positions[begin : begin + k]
         tables = network.tables
+        if len(states):
+            x = x + network.embedding.state_weight @ self.mixed(network.prefix_reader, states)[-1]
         x[0] += network.embedding.anchor_weight @ (tables.tokens[prefix[-1]] * tables.embedding_scale)
         for number, layer in enumerate(network.layers):
             x = self.layer(layer, x, past[number], cross[number], config.block_attention == "causal")
@@ -89,9 +95,9 @@ class Scratch:
 
     def layer(self, layer: Any, x: Tensor, past: Tensor, cross: Tensor, is_causal: bool) -> Tensor:
         own = layer.attention
-        width, heads = x.shape[1], own.num_heads
-        q, k, v = (x @ own.qkv_weight.t() + own.qkv_bias).split(width, dim=1)
-        out = torch.zeros_like(x)
+        heads, inner = own.num_heads, own.num_heads * own.head_dim
+        q, k, v = (x @ own.qkv_weight.t() + own.qkv_bias).split(inner, dim=1)
+        out = torch.zeros(len(x), inner, dtype=x.dtype)
         for i in range(len(x)):
             seen = i + 1 if is_causal else len(x)
             for h in range(heads):
@@ -101,12 +107,12 @@ class Scratch:
                 out[i, part] = (keys @ q[i, part] * own.scale).softmax(0) @ values
         x = self.norm(own.norm, x + out @ own.output_weight.t() + own.output_bias)
         across = layer.cross_attention
-        q, out = x @ across.query_weight.t() + across.query_bias, torch.zeros_like(x)
+        q, out = x @ across.query_weight.t() + across.query_bias, torch.zeros_like(out)
         for h in range(heads):
             part = slice(h * own.head_dim, (h + 1) * own.head_dim)
             out[:, part] = (q[:, part] @ cross[0, h].t() * across.scale).softmax(-1) @ cross[1, h]
         x = self.norm(across.norm, x + out @ across.output_weight.t() + across.output_bias)
-        inner = (x @ layer.ffn.input_weight.t() + layer.ffn.input_bias).clamp(min=0)
+        inner = torch.nn.functional.gelu(x @ layer.ffn.input_weight.t() + layer.ffn.input_bias)
         return self.norm(layer.ffn.norm, x + inner @ layer.ffn.output_weight.t() + layer.ffn.output_bias)
 
     def norm(self, norm: Any, x: Tensor) -> Tensor:
@@ -236,7 +242,7 @@ def test_stale_slots_are_never_read() -> None:
     plain, poisoned = Rounds({}, [[2], [2, 40]]), Rounds({}, [[2], [2, 40]])
     for rounds in (plain, poisoned):
         rounds.round([2, 5], 5)
-    cache: Any = poisoned.drafter._cache
+    cache: Any = poisoned.drafter._known_rows().cache
     for row, num_fed in enumerate(poisoned.num_fed):
         cache._buffer[:, row, num_fed:] = 1e30
     plain.check(5)
@@ -312,6 +318,7 @@ def test_laws_are_wanted_or_not() -> None:
     rounds = Rounds({}, [[2]])
     answer = rounds.network.draft(
         torch.tensor([2]),
+        torch.zeros(1, 3, 16, dtype=torch.float64),
         torch.tensor([0]),
         torch.tensor([0]),
         3,

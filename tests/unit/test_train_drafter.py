@@ -108,7 +108,6 @@ def test_wrong_calls(model: Path, pairs: Path, tmp_path: Path, capsys: pytest.Ca
         "holds 19 pairs, but training needs 20 at least": ["--data", str(few)],
         "encoder_layers=3 exceeds the 2": ["--data", str(pairs), "--kind", "spec", "--encoder-layers", "3"],
         "encoder_layers=3 has no place in a drafter of kind feature": ["--data", str(pairs), "--encoder-layers", "3"],
-        "width=15 cannot be divided": ["--data", str(pairs), "--width", "15"],
         "steps=0 is not allowed": ["--data", str(pairs), "--steps", "0"],
         "dropout=1.0 is not allowed": ["--data", str(pairs), "--dropout", "1"],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,7 @@ import typer
 from spec2seq.cli.options import ThreadsOption  # noqa: TC001  typer reads the annotations
 from spec2seq.drafter_config import BlockAttention, States  # noqa: TC001
 from spec2seq.errors import OptionError
-from spec2seq.training.settings import DEFAULT_PLANS, SlotWeights, TrainingPlan
+from spec2seq.training.settings import DEFAULT_PLANS, Schedule, SlotWeights, TrainingPlan
 from spec2seq.training.shapes import Kind  # noqa: TC001
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ def train_drafter(
     bigram_rank: Annotated[
         int | None, _option("--bigram-rank", "N", "Rank of the table of tokens that follow each other; 0: no table.")
     ] = None,
-    shortlist_size: Annotated[
-        int | None, _option("--shortlist-size", "N", "Draft only the N commonest tokens; all unless said.")
+    coverage: Annotated[
+        float | None,
+        _option("--coverage", "X", "Draft only the commonest tokens, which make up this share of the pairs."),
     ] = None,
     num_cuts: Annotated[
         int | None, _option("--num-cuts", "N", "Blocks per target and update; they share what precedes them.")
@@ -109,6 +111,12 @@ def train_drafter(
     learning_rate: Annotated[float | None, _option("--learning-rate", "X", "At the end of the warm-up.")] = None,
     warmup_steps: Annotated[
         int | None, _option("--warmup-steps", "N", "Updates until the learning rate falls.")
+    ] = None,
+    schedule: Annotated[
+        Schedule | None,
+        _option(
+            "--schedule", None, "How the learning rate falls: with the square root of the updates, or evenly to 0."
+        ),
     ] = None,
     dropout: Annotated[float | None, _option("--dropout", "X", "Share of dropped numbers.")] = None,
     eval_steps: Annotated[
@@ -151,13 +159,14 @@ def train_drafter(
             "states": states,
             "block_attention": block_attention,
             "bigram_rank": bigram_rank,
-            "shortlist_size": shortlist_size,
+            "coverage": coverage,
             "num_cuts": num_cuts,
             "slot_weights": slot_weights,
             "steps": steps,
             "batch_tokens": batch_tokens,
             "learning_rate": learning_rate,
             "warmup_steps": warmup_steps,
+            "schedule": schedule,
             "dropout": dropout,
             "eval_steps": eval_steps,
             "save_steps": save_steps,
@@ -169,6 +178,9 @@ def train_drafter(
         },
     )
 
+    # A CPU prepares each product for its sizes. By default it remembers a thousand; a training has some thousands more.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+
     import torch
 
     from spec2seq.training.drafter_training import train_drafter as train
@@ -176,6 +188,7 @@ def train_drafter(
 
     if threads is not None:
         torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # probabilities of unlikely tokens are such numbers, which are slow
     _tell(train(load_model(model), data, output, plan, device, _print_log), output)
 
 

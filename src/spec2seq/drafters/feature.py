@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 class FeatureDrafter:
     """Lets a `FeatureNetwork` guess the next tokens of every prefix from the verifier's states of it.
 
-    Its cache has the keys and values of the positions that the verifier was fed, `_num_known` per row: all tokens of
-    the prefix but the last. Forgetting what a round rejected is not counting it.
-
     Args:
         network: on the device of the loop. "auto" drafts as many tokens as its blocks had in training.
     """
@@ -29,23 +27,21 @@ class FeatureDrafter:
     def __init__(self, network: FeatureNetwork) -> None:
         self.network = network
         self.hidden_layers: tuple[int, ...] = network.config.hidden_layers
-        self._block = BlockLength(network.config.block_size)
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.max_positions
-        self._source: DraftSource | None = None
-        self._cache: Cache = network.new_cache(0)
-        self._num_known: Tensor | None = None  # [B]
+        self._block = BlockLength(network.config.block_size)
+        self._rows: _Rows | None = None
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """As `Drafter.start`. The verifier's encoder is the only one."""
-        mine = self.network.encode(encoded.hidden, encoded.lengths)
-        nothing = torch.zeros_like(encoded.lengths)
-        if self._source is None or self._num_known is None:
-            self._source, self._num_known = mine, nothing
-            self._cache = self.network.new_cache(len(nothing))
-        else:
-            self._source, self._num_known = self._source.concat(mine), torch.cat([self._num_known, nothing])
-            self._cache = self._cache.append_rows(len(nothing))
+        num_rows, width = len(encoded.lengths), encoded.hidden.shape[2]
+        rows = _Rows(
+            self.network.encode(encoded.hidden, encoded.lengths),
+            self.network.new_cache(num_rows) if self._rows is None else self._rows.cache.append_rows(num_rows),
+            torch.zeros_like(encoded.lengths),
+            encoded.hidden.new_zeros(num_rows, len(self.hidden_layers), width),
+        )
+        self._rows = rows if self._rows is None else self._rows.concat(rows)
 
     def propose(self, prefix: Prefix, num_draft_tokens: int, choose: Choose | None = None) -> DraftBlock:
         """As `Drafter.propose`. A row whose block would run past the network's positions gets an empty one.
@@ -53,8 +49,7 @@ class FeatureDrafter:
         Warns:
             UserWarning: more tokens are asked for than the blocks of the training had; once.
         """
-        if self._source is None or self._num_known is None:
-            raise AssertionError("propose was called before start")
+        rows = self._known_rows()
         self._block.warn_beyond(num_draft_tokens)
         positions = prefix.lengths - 1
         is_possible = positions + num_draft_tokens <= self.network.config.max_positions
@@ -63,11 +58,12 @@ class FeatureDrafter:
         anchors = prefix.ids.gather(1, positions[:, None])[:, 0]
         scores = self.network.draft(
             anchors,
+            rows.last_states,
             positions,
-            self._num_known,
+            rows.num_known,
             num_draft_tokens,
-            self._cache,
-            self._source,
+            rows.cache,
+            rows.source,
             Wanted(logits=choose is not None),
         )
         tokens = scores.tokens() if choose is None else _chosen(scores, anchors, num_draft_tokens, choose)
@@ -76,19 +72,54 @@ class FeatureDrafter:
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
         """As `Drafter.commit`: keeps what the verifier made of the tokens that stay, and may keep what it made of the
         others, which the next block overwrites or does not look at."""
-        if self._num_known is None or output.hidden is None:
-            raise AssertionError("commit was called before start, or without the verifier's states")
-        fed = torch.arange(output.hidden.shape[1], device=self._num_known.device)
-        self.network.remember(output.hidden, self._num_known[:, None] + fed, self._cache)
-        self._num_known = prefix.lengths + acceptance.num_accepted
+        rows, states = self._known_rows(), output.hidden
+        assert states is not None  # they are what `hidden_layers` asks for
+        fed = torch.arange(states.shape[1], device=states.device)
+        self.network.remember(states, rows.num_known[:, None] + fed, rows.cache)
+        num_known = prefix.lengths + acceptance.num_accepted
+        last = states[torch.arange(len(states), device=states.device), num_known - rows.num_known - 1]
+        self._rows = replace(rows, num_known=num_known, last_states=last)
 
     def select_rows(self, rows: Tensor) -> None:
         """As `Drafter.select_rows`."""
-        if self._source is None or self._num_known is None or not len(rows):
-            self._source = self._num_known = None
-            return
-        self._source, self._num_known = self._source.select_rows(rows), self._num_known[rows]
-        self._cache = self._cache.select_rows(rows)
+        self._rows = self._rows.select(rows) if self._rows is not None and len(rows) else None
+
+    def _known_rows(self) -> _Rows:
+        if self._rows is None:
+            raise AssertionError("start was not called")
+        return self._rows
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What is known of the rows.
+
+    Attributes:
+        source: what cross-attention reads.
+        cache: keys and values of the positions that the verifier was fed, stale ones behind them.
+        num_known: [B] how many positions those are: all of the prefix but its last token. Forgetting what a round
+            rejected is not counting it.
+        last_states: [B, N, D] of the verifier at the last of them, zeros where there is none.
+    """
+
+    source: DraftSource
+    cache: Cache
+    num_known: Tensor
+    last_states: Tensor
+
+    def concat(self, other: _Rows) -> _Rows:
+        """Both, self first; the cache is common already."""
+        return _Rows(
+            self.source.concat(other.source),
+            other.cache,
+            torch.cat([self.num_known, other.num_known]),
+            torch.cat([self.last_states, other.last_states]),
+        )
+
+    def select(self, rows: Tensor) -> _Rows:
+        return _Rows(
+            self.source.select_rows(rows), self.cache.select_rows(rows), self.num_known[rows], self.last_states[rows]
+        )
 
 
 def _chosen(scores: BlockScores, anchors: Tensor, num_draft_tokens: int, choose: Choose) -> Tensor:

@@ -22,18 +22,26 @@ class Surroundings:
     """What blocks may look at besides themselves; shared by all blocks of a target.
 
     Attributes:
-        prefix: [L, 2, B, H, T, d] keys and values of the target's positions, for every layer.
+        states: [B, T, D] of the verifier at the target's positions, its layers mixed.
+        prefix: [L, 2, B, H, T, d] keys and values made from them, for every layer.
         source: the same of the source.
     """
 
+    states: Tensor
     prefix: Tensor
     source: CrossSource
 
     @classmethod
     def read(cls, network: FeatureDrafterNetwork, states: Tensor, encoded: Tensor, source_lengths: Tensor) -> Self:
         """From the verifier's states [B, T, N, D] at every position, and its encoder's [B, S, D] of lengths [B]."""
-        prefix = network.prefix_reader(states).permute(2, 3, 0, 4, 1, 5)
-        return cls(prefix, network.encode(encoded, source_lengths))
+        mixed = network.prefix_reader.mixed(states)
+        prefix = network.prefix_reader(mixed).permute(2, 3, 0, 4, 1, 5)
+        return cls(mixed, prefix, network.encode(encoded, source_lengths))
+
+    def states_before(self, num_known: Tensor) -> Tensor:
+        """The last of so many [B, R] known states, [B, R, D]; zeros where there is none."""
+        rows = torch.arange(len(num_known), device=num_known.device)[:, None]
+        return self.states[rows, (num_known - 1).clamp(min=0)] * (num_known > 0)[..., None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,8 @@ def block_states(network: FeatureDrafterNetwork, around: Surroundings, blocks: B
     mask = around.prefix.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
     positions = blocks.starts[..., None] + torch.arange(size, device=columns.device)
     # of one type with the products, which autocast may have changed
-    places: Tensor = network.embedding(network.embed(blocks.anchors), positions).to(around.prefix.dtype)
+    last = around.states_before(blocks.num_known)
+    places: Tensor = network.embedding(network.embed(blocks.anchors), last, positions).to(around.prefix.dtype)
     is_causal = network.config.block_attention == "causal"
     for number, layer in enumerate(network.layers):
         assert isinstance(layer, DecoderLayer)  # module lists do not say what is in them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from spec2seq.nn.kv_cache import KeyValueCache
 from spec2seq.nn.layers import DecoderLayer
 from spec2seq.nn.masks import Placement, block_mask
 from spec2seq.nn.positions import sinusoidal_table
-from spec2seq.nn.sublayer import nan_parameter, nan_projection
+from spec2seq.nn.sublayer import Norm, nan_parameter, nan_projection
 from spec2seq.ranking import best_ids
 
 if TYPE_CHECKING:
@@ -36,16 +37,39 @@ class StateReader(nn.Module):
         super().__init__()
         layers = config.layers
         self.shape = (layers.decoder_layers, 2, layers.decoder_heads, layers.head_dim)
-        rows = layers.decoder_layers * 2 * config.width
+        rows = math.prod(self.shape)
         self.mixture = nan_parameter(dtype, num_states) if num_states > 1 else None
         self.weight = nan_projection(dtype, rows, config.verifier.d_model)
         self.bias = nan_parameter(dtype, rows)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """states [B, n, N, D] -> [B, n, L, 2, H, d]."""
+    def mixed(self, states: Tensor) -> Tensor:
+        """States [..., N, D] of N layers as one, [..., D]."""
         states = F.layer_norm(states, states.shape[-1:])  # layers differ in size by far where norms come first
-        mixed = states[:, :, 0] if self.mixture is None else (states * self.mixture[:, None]).sum(2)
-        return F.linear(mixed, self.weight, self.bias).view(*states.shape[:2], *self.shape)
+        return states[..., 0, :] if self.mixture is None else (states * self.mixture[:, None]).sum(-2)
+
+    def forward(self, mixed: Tensor) -> Tensor:
+        """Mixed states [B, n, D] -> [B, n, L, 2, H, d]."""
+        return F.linear(mixed, self.weight, self.bias).view(*mixed.shape[:2], *self.shape)
+
+
+class SourceReader(StateReader):
+    """Encoder states to keys and values of every layer. The keys also say where in the source they are: texts mostly
+    follow the order of their sources, which is learned in a fraction of the time this way.
+
+    Attributes:
+        position_weight: [L * H * d, width], applied to the drafter's own positions.
+    """
+
+    def __init__(self, config: FeatureDrafterConfig, dtype: torch.dtype) -> None:
+        super().__init__(config, 1, dtype)
+        self.position_weight = nan_projection(dtype, math.prod(self.shape) // 2, config.width)
+
+    def read(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """hidden [B, S, D] at embedded positions [S, width] -> [L, 2, B, H, S, d]."""
+        keys, values = self.forward(self.mixed(hidden[:, :, None])).unbind(3)
+        num_layers, _, num_heads, head_dim = self.shape
+        keys = keys + F.linear(positions, self.position_weight).view(-1, num_layers, num_heads, head_dim)
+        return torch.stack([keys, values]).permute(3, 0, 1, 4, 2, 5).contiguous()
 
 
 class BlockEmbedding(nn.Module):
@@ -58,13 +82,14 @@ class BlockEmbedding(nn.Module):
     def __init__(self, config: FeatureDrafterConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.anchor_weight = nan_projection(dtype, config.width, config.verifier.d_model)
+        self.state_weight = nan_projection(dtype, config.width, config.verifier.d_model)
         self.places = nan_parameter(dtype, config.block_size, config.width)
         self.positions: Tensor
         table = sinusoidal_table(config.max_positions, config.width).to(dtype)
         self.register_buffer("positions", table, persistent=False)
 
-    def forward(self, anchors: Tensor, positions: Tensor) -> Tensor:
-        """Embedded anchors [..., D] and positions [..., k] -> [..., k, width]."""
+    def forward(self, anchors: Tensor, last_states: Tensor, positions: Tensor) -> Tensor:
+        """Embedded anchors [..., D], mixed states before them [..., D] and positions [..., k] -> [..., k, width]."""
         num_places = positions.shape[-1]
         known, last = min(num_places, len(self.places)), len(self.positions) - 1
         states = F.embedding(positions.clamp(max=last), self.positions)
@@ -72,7 +97,8 @@ class BlockEmbedding(nn.Module):
         if known < num_places:  # behind the block of the training all places are alike
             places = torch.cat([places, places[-1:].expand(num_places - known, -1)])
         first = F.linear(anchors, self.anchor_weight)[..., None, :]
-        return states + places + F.pad(first, (0, 0, 0, num_places - 1))
+        common = places + F.linear(last_states, self.state_weight)[..., None, :]
+        return states + common + F.pad(first, (0, 0, 0, num_places - 1))
 
 
 @dataclass(frozen=True)
@@ -146,9 +172,10 @@ class FeatureDrafterNetwork(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.prefix_reader = StateReader(config, len(config.hidden_layers), dtype)
-        self.source_reader = StateReader(config, 1, dtype)
+        self.source_reader = SourceReader(config, dtype)
         self.embedding = BlockEmbedding(config, dtype)
         self.layers = nn.ModuleList(DecoderLayer(config.layers, dtype) for _ in range(config.num_layers))
+        self.final_norm = Norm(config.layers, dtype) if config.layers.has_final_norm else None
         is_wide = config.width == config.verifier.d_model
         self.output_weight = None if is_wide else nan_projection(dtype, config.verifier.d_model, config.width)
         self.bigrams: BigramTable | None = None
@@ -178,8 +205,9 @@ class FeatureDrafterNetwork(nn.Module):
 
     def encode(self, hidden: Tensor, lengths: Tensor) -> CrossSource:
         """See `interfaces.FeatureNetwork.encode`."""
-        keys_values = self.source_reader(hidden.to(self.dtype)[:, :, None])
-        return CrossSource(lengths, keys_values.permute(2, 3, 0, 4, 1, 5).contiguous())
+        table = self.embedding.positions
+        places = torch.arange(hidden.shape[1], device=hidden.device).clamp(max=len(table) - 1)
+        return CrossSource(lengths, self.source_reader.read(hidden.to(self.dtype), table[places]))
 
     def new_cache(self, num_rows: int) -> KeyValueCache:
         """See `interfaces.FeatureNetwork.new_cache`."""
@@ -188,7 +216,7 @@ class FeatureDrafterNetwork(nn.Module):
     def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
         """See `interfaces.FeatureNetwork.remember`."""
         assert isinstance(cache, KeyValueCache)  # a network is given what its own `new_cache` made
-        keys_values = self.prefix_reader(states.to(self.dtype))
+        keys_values = self.prefix_reader(self.prefix_reader.mixed(states.to(self.dtype)))
         placement = Placement.read(positions, None, None)
         windows = cache.open(positions, placement.num_slots, placement.first, is_final=True)
         for window, layer in zip(windows, keys_values.unbind(2), strict=True):
@@ -197,6 +225,7 @@ class FeatureDrafterNetwork(nn.Module):
     def draft(
         self,
         anchors: Tensor,
+        last_states: Tensor,
         positions: Tensor,
         num_known: Tensor,
         num_draft_tokens: int,
@@ -211,7 +240,8 @@ class FeatureDrafterNetwork(nn.Module):
         placement = Placement.read(slots, None, None)
         windows = cache.open(slots, placement.num_slots, placement.first, is_final=True)
         mask = block_mask(placement, num_known, self.config.block_attention == "causal", self.dtype)
-        states = self.embedding(self.embed(anchors), slots)
+        last = self.prefix_reader.mixed(last_states.to(self.dtype))
+        states = self.embedding(self.embed(anchors), last, slots)
         for layer, window, keys_values in zip(self.layers, windows, source.layers, strict=True):
             states = layer(states, mask, window, keys_values, source.mask)
         return self.answer(states, anchors)
@@ -221,7 +251,9 @@ class FeatureDrafterNetwork(nn.Module):
         return F.embedding(tokens, self.tables.tokens) * self.tables.embedding_scale
 
     def outputs(self, states: Tensor) -> Tensor:
-        """What the output projection is applied to: states [..., width] -> [..., D]."""
+        """What the output projection is applied to: states of the last layer [..., width] -> [..., D]."""
+        if self.final_norm is not None:
+            states = self.final_norm.forward(states)
         if self.output_weight is not None:
             states = F.linear(states, self.output_weight)
         scale = self.tables.output_scale

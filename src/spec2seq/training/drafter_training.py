@@ -95,7 +95,7 @@ def train_drafter(
     figures = {k: walk_drafter(module.drafter(), held_out, k, verifier) for k in slots}
     trained = TrainedDrafter(figures, len(table), len(held_out), num_averaged)
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
-        card = card_text(model.name, fingerprint, manifest, config, plan.as_job(), asdict(trained))
+        card = card_text(model.name, fingerprint, manifest, module.network.config, plan.as_job(), asdict(trained))
         save_drafter(output, module.network, model.name, fingerprint, card)
     return trained
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SlotWeights = Literal["uniform", "survival", "decay"]
 SLOT_WEIGHTS: tuple[SlotWeights, ...] = get_args(SlotWeights)
+Schedule = Literal["inverse_sqrt", "linear"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ class TrainingSettings:
     Attributes:
         steps: updates.
         batch_tokens: most rows x (source + target + block) tokens per update and process.
-        learning_rate: at the end of the warm-up; behind it, it falls with the square root of the steps.
+        learning_rate: at the end of the warm-up.
         warmup_steps: updates until then.
+        schedule: how the learning rate falls behind that: with the square root of the steps, or evenly to nothing.
+        adam_beta2: how slowly AdamW forgets the sizes of gradients.
         weight_decay, max_grad_norm, dropout: as their names say.
         eval_steps: updates between two looks at the held-out pairs.
         save_steps: updates between two checkpoints.
@@ -74,6 +77,8 @@ class TrainingSettings:
     batch_tokens: int = 4096
     learning_rate: float = 5e-4
     warmup_steps: int = 1000
+    schedule: Schedule = "inverse_sqrt"
+    adam_beta2: float = 0.999
     weight_decay: float = 0.01
     max_grad_norm: float = 5.0
     dropout: float = 0.1
@@ -95,8 +100,11 @@ class TrainingSettings:
         for name in ("warmup_steps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed: use 0 or more")
-        if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout={self.dropout} is not allowed: use a number from 0 up to, not including, 1")
+        for name in ("dropout", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise OptionError(
+                    f"{name}={getattr(self, name)} is not allowed: use a number from 0 up to, not including, 1"
+                )
 
 
 @dataclass(frozen=True)
@@ -117,11 +125,21 @@ class TrainingPlan:
         }
 
 
+# The networks are small and start from the verifier's own layers: they learn fast.
+_QUICK = TrainingSettings(
+    batch_tokens=2048,
+    learning_rate=3e-3,
+    warmup_steps=200,
+    schedule="linear",
+    adam_beta2=0.98,
+    max_grad_norm=1.0,
+    dropout=0.0,
+)
 _ON_STATES = Objective(label_smoothing=0.0, first_glancing=0.0, last_glancing=0.0, num_cuts=8, slot_weights="survival")
 
 DEFAULT_PLANS: dict[Kind, TrainingPlan] = {
     "spec": TrainingPlan(SpecShape(), Objective(), TrainingSettings()),
-    "feature": TrainingPlan(FeatureShape(), _ON_STATES, TrainingSettings()),
-    "blockwise": TrainingPlan(BlockwiseShape(), _ON_STATES, TrainingSettings()),
+    "feature": TrainingPlan(FeatureShape(), _ON_STATES, _QUICK),
+    "blockwise": TrainingPlan(BlockwiseShape(), _ON_STATES, _QUICK),
 }
 """What is trained, and how, unless something else is said."""

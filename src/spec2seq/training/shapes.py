@@ -72,10 +72,11 @@ class FeatureShape:
         block_size: places per block in training.
         decoder_layers: that every round runs through.
         width, ffn_dim: of these; None: the verifier's.
-        states, block_attention, bigram_rank, shortlist_size: see `FeatureDrafterConfig`.
+        states, block_attention, bigram_rank: see `FeatureDrafterConfig`.
+        coverage: only the commonest tokens can be drafted, which make up this share of the training's targets; 1: all.
 
     Raises:
-        OptionError: a size below 1.
+        OptionError: a size below 1, or a share that is none.
     """
 
     kind: ClassVar[Kind] = "feature"
@@ -86,30 +87,39 @@ class FeatureShape:
     states: States = "mix"
     block_attention: BlockAttention = "bidirectional"
     bigram_rank: int = 64
-    shortlist_size: int | None = None
+    coverage: float = 0.995
 
     def __post_init__(self) -> None:
-        _check_sizes(self, "block_size", "decoder_layers", "width", "ffn_dim", "shortlist_size")
+        _check_sizes(self, "block_size", "decoder_layers", "width", "ffn_dim")
+        if not 0 < self.coverage <= 1:
+            raise OptionError(f"coverage={self.coverage} is not allowed: use a number above 0, and at most 1")
 
-    def config(self, verifier: ModelConfig) -> FeatureDrafterConfig:
+    def config(self, verifier: ModelConfig, shortlist_size: int | None = None) -> FeatureDrafterConfig:
         """The drafter's settings. Its positions hold the verifier's longest target and a block behind it.
+
+        Args:
+            shortlist_size: how many tokens can be drafted; None: all.
 
         Raises:
             OptionError: numbers that do not go together.
         """
         width = self.width or verifier.d_model
+        heads, head_dim = verifier.decoder_heads, verifier.head_dim
+        if width != verifier.d_model:
+            heads, head_dim = max(1, width // head_dim), min(width, head_dim)
         return FeatureDrafterConfig(
             verifier,
             self.block_size,
             width,
             self.decoder_layers,
-            _num_heads(width, verifier),
+            heads,
+            head_dim,
             self.ffn_dim or verifier.decoder_ffn_dim,
             _num_positions(verifier, self.block_size),
             self.states,
             self.block_attention,
             self.bigram_rank,
-            shortlist_size=self.shortlist_size,
+            shortlist_size=shortlist_size,
         )
 
 
@@ -142,11 +152,6 @@ DrafterShape = SpecShape | FeatureShape | BlockwiseShape
 
 def _num_positions(verifier: ModelConfig, block_size: int) -> int:
     return (verifier.max_target_positions or DEFAULT_POSITIONS) + block_size
-
-
-def _num_heads(width: int, verifier: ModelConfig) -> int:
-    """As many heads as the verifier has, or the next smaller number that divides the width into even ones."""
-    return next(heads for heads in range(verifier.decoder_heads, 0, -1) if width % (2 * heads) == 0 or heads == 1)
 
 
 def _check_sizes(shape: object, *names: str) -> None:
