@@ -129,9 +129,6 @@ class LaneSet:
         self._max_tokens = max_tokens
         self._lanes: dict[LaneKey, Lane] = {}
 
-    def __len__(self) -> int:
-        return len(self._lanes)
-
     @property
     def entries(self) -> list[Entry]:
         """What is in any of them. May be asked for in any thread."""

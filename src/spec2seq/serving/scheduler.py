@@ -79,7 +79,7 @@ class Scheduler:
             job.accept(options, plans, decode, told, is_drafting=is_drafting)
         except (InputError, OptionError) as error:
             job.fail(error)
-        except MODEL_ERRORS as error:
+        except (*MODEL_ERRORS, Spec2SeqError) as error:
             self._give_up(job, error)
         else:
             self._queue.add(job, [(entry := Entry(job, i), _size(entry)) for i in range(len(job.pieces))])
