@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.pipelines import Pipeline
 from spec2seq.testing import OracleDrafter, RandomDrafter, WrongDrafter
 from tests.families import TARGET_LANGUAGE_ID, tiny_hf_model
 from tests.openvino_families import marked_families
+from tests.tiny_drafters import tiny_drafter
 
 pytest.importorskip("openvino")
+
+from spec2seq.backends.openvino.loading import Loader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,6 +116,12 @@ def test_scores_equal_those_of_the_torch_engine(load: Callable[..., Pipeline]) -
         assert one.token_ids == other.token_ids
         assert torch.allclose(one.logits, other.logits, atol=1e-3)
         assert one.score == pytest.approx(other.score, abs=1e-3)
+
+
+def test_the_spec_drafter_on_the_same_engine_changes_nothing(load: Callable[..., Pipeline]) -> None:
+    pipeline = load("bart")
+    network = Loader("float32", 1).draft_network(tiny_drafter())
+    assert generate(pipeline, SpecDrafter(network), num_draft_tokens=4) == generate(pipeline)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
     from spec2seq.drafter_config import SpecDrafterConfig
     from spec2seq.interfaces import DraftSource
     from spec2seq.types import Prefix, SourceBatch, Wanted
+
+
+@dataclass(frozen=True)
+class SlottedPrefix:
+    """Prefixes without their start token, k masked slots after each.
+
+    Attributes:
+        ids: [B, n] tokens; whatever in slots.
+        is_slot: [B, n] bool; padding is marked as well.
+        lengths: [B] real tokens and slots.
+        slots: [B, k] where the slots are.
+    """
+
+    ids: Tensor
+    is_slot: Tensor
+    lengths: Tensor
+    slots: Tensor
+
+    @classmethod
+    def of(cls, prefix: Prefix, num_slots: int, max_positions: int) -> Self:
+        """Lay the slots; a prefix that leaves no room for them within the positions counts as empty."""
+        known = prefix.lengths - 1
+        known = known.masked_fill(known + num_slots > max_positions, 0)
+        width = int(known.max()) + num_slots
+        ids = F.pad(prefix.ids[:, 1 : width + 1], (0, max(0, width + 1 - prefix.ids.shape[1])))
+        is_slot = torch.arange(width, device=ids.device) >= known[:, None]
+        return cls(ids, is_slot, known + num_slots, known[:, None] + torch.arange(num_slots, device=ids.device))
 
 
 class DraftEmbedding(nn.Module):
@@ -56,11 +84,9 @@ class DraftDecoder(WithDropout):
         settings = config.decoder
         self.layers = nn.ModuleList(DecoderLayer(settings, dtype) for _ in range(settings.decoder_layers))
 
-    def forward(self, ids: Tensor, is_slot: Tensor, lengths: Tensor, source: EncodedDraftSource) -> Tensor:
-        """ids, is_slot [B, n] of which lengths [B] are real -> [B, n, D]."""
-        width = ids.shape[1]
-        positions = self.embedding.positions[:width]
-        mask = length_mask(lengths, width, positions.dtype)
+    def forward(self, ids: Tensor, is_slot: Tensor, mask: Tensor | None, source: EncodedDraftSource) -> Tensor:
+        """ids, is_slot [B, n] -> [B, n, D]. The mask [B, 1, 1, n] hides padding; None where there is none."""
+        positions = self.embedding.positions[: ids.shape[1]]
         states = self.embedding(ids, is_slot, source)
         for layer, keys_values in zip(self.layers, source.layers, strict=True):
             states = states + positions
@@ -108,11 +134,14 @@ class SpecDrafterNetwork(nn.Module):
 
     def encode_ids(self, ids: Tensor, lengths: Tensor) -> EncodedDraftSource:
         """Source ids [B, S] with real lengths [B], none longer than the positions."""
-        cross = self.cross(self.encoder(ids, lengths))
+        return EncodedDraftSource(lengths, *self.source_tensors(ids, self.encoder(ids, lengths)))
+
+    def source_tensors(self, ids: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`cross`, `copy_keys` and `copy_values` of an `EncodedDraftSource`: source ids [B, S], states [B, S, D]."""
         embedded = F.embedding(ids, self.encoder.embedding.tokens) * self.config.model.embedding_scale
         # positions . W^T . (e + p), with the product that does not depend on the target taken once per source
         keys = (embedded + self.source_position_rows(ids.shape[1])) @ self.copy_weight
-        return EncodedDraftSource(lengths, cross, keys, embedded)
+        return self.cross(hidden), keys, embedded
 
     def source_position_rows(self, width: int) -> Tensor:
         """[width, D] what the soft copy adds to the embeddings of the first `width` source tokens."""
@@ -134,9 +163,13 @@ class SpecDrafterNetwork(nn.Module):
         Returns:
             [B, n, D]. Position i says what token i is.
         """
-        if self.config.slot_token_id is not None:
-            is_slot = is_slot | (ids == self.config.slot_token_id)
-        return self.decoder(ids, is_slot, lengths, source)  # type: ignore[no-any-return]
+        is_slot = self.with_slot_tokens(ids, is_slot)
+        mask = length_mask(lengths, ids.shape[1], self.dtype)
+        return self.decoder(ids, is_slot, mask, source)  # type: ignore[no-any-return]
+
+    def with_slot_tokens(self, ids: Tensor, is_slot: Tensor) -> Tensor:
+        """is_slot [B, n] or the token is the one that is always read as a slot."""
+        return is_slot if self.config.slot_token_id is None else is_slot | (ids == self.config.slot_token_id)
 
     def project(self, states: Tensor) -> Tensor:
         """States [..., D] -> logits [..., V] in the network's type."""
@@ -145,12 +178,7 @@ class SpecDrafterNetwork(nn.Module):
     def draft(self, prefix: Prefix, num_draft_tokens: int, source: DraftSource, wanted: Wanted) -> TensorScores:
         """See `interfaces.DraftNetwork.draft`. Only the slots' states are projected."""
         assert isinstance(source, EncodedDraftSource)  # a network is given what its own `encode` made
-        known = prefix.lengths - 1
-        known = known.masked_fill(known + num_draft_tokens > self.config.max_positions, 0)
-        width = int(known.max()) + num_draft_tokens
-        ids = F.pad(prefix.ids[:, 1 : width + 1], (0, max(0, width + 1 - prefix.ids.shape[1])))
-        is_slot = torch.arange(width, device=ids.device) >= known[:, None]
-        states = self.decode(ids, is_slot, known + num_draft_tokens, source)
-        slots = known[:, None] + torch.arange(num_draft_tokens, device=ids.device)
-        states = states.gather(1, slots[..., None].expand(-1, -1, states.shape[2]))
+        block = SlottedPrefix.of(prefix, num_draft_tokens, self.config.max_positions)
+        states = self.decode(block.ids, block.is_slot, block.lengths, source)
+        states = states.gather(1, block.slots[..., None].expand(-1, -1, states.shape[2]))
         return TensorScores(self.project(states).float())

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from spec2seq.backends.openvino.precision import Precision
-    from spec2seq.interfaces import Verifier
+    from spec2seq.backends.openvino.loading import Loader
+    from spec2seq.interfaces import DraftNetwork, Verifier
     from spec2seq.nn.seq2seq import Seq2Seq
+    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
     Backend = Literal["torch", "openvino"]
     OnNotice = Callable[[str], None]
@@ -90,19 +91,23 @@ class EngineChoice:
             from spec2seq.backends.torch_engine import TorchVerifier
 
             return TorchVerifier(network, self.device)
-        from spec2seq.backends.openvino.loading import load_verifier
+        return self._openvino.verifier(network)
 
-        return load_verifier(network, self._precision, self.num_threads, on_convert=self._tell_conversion)
+    def draft_network(self, network: SpecDrafterNetwork) -> DraftNetwork:
+        """The engine of a Spec-Drafter that was loaded in `weights_dtype`."""
+        return network.to(self.device) if self.backend == "torch" else self._openvino.draft_network(network)
 
     @property
-    def _precision(self) -> Precision:
+    def _openvino(self) -> Loader:
+        from spec2seq.backends.openvino.loading import Loader
         from spec2seq.backends.openvino.precision import PRECISIONS
 
-        return next(precision for precision in PRECISIONS if precision == self.dtype)
+        precision = next(known for known in PRECISIONS if known == self.dtype)
+        return Loader(precision, self.num_threads, on_convert=self._tell_conversion)
 
     def _tell_conversion(self) -> None:
         if self.on_notice:
-            self.on_notice(f"converting the model for OpenVINO ({self.dtype}); this is done once and takes a while")
+            self.on_notice(f"converting a model for OpenVINO ({self.dtype}); this is done once and takes a while")
 
 
 def _best(device: torch.device, dtype: str) -> Backend:

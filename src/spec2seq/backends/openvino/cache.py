@@ -13,6 +13,8 @@ from spec2seq.nn.rows import RowMove, has_much_free, move_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spec2seq.backends.openvino.feed import Call
+
     Array = np.ndarray[Any, Any]
 
 
@@ -58,33 +60,34 @@ class EngineCache:
             }
         return self._views[run_rows]
 
-    def write(self, qkv: Array, slots: Array, is_written: Array | None = None) -> None:
-        """Store what a graph computed for n queries of every row.
+    def write(self, qkv: Array, call: Call) -> None:
+        """Store what a graph computed for a call.
+
+        Padded queries are stored too, in places that are overwritten before they are seen, unless the call says slots:
+        then they may share one.
 
         Args:
-            qkv: [L * B', n', 3, H, d] queries, keys and values; rows and queries beyond those of `slots` are ignored.
-            slots: [B, n] where they go.
-            is_written: [B, n] bool, which ones count; all when None.
+            qkv: [L * B', n', 3, H, d] queries, keys and values; those beyond the call's rows and queries only pad.
+            call: says the slots.
         """
-        num_rows, num_queries = slots.shape
+        num_rows, num_queries = call.slots.shape
         new = qkv.reshape(len(self._array), -1, *qkv.shape[1:])
         new = new[:, :num_rows, :num_queries, 1:].transpose(0, 3, 1, 2, 4, 5)
-        first = int(slots[0, 0])
-        if is_written is not None:
-            rows, queries = is_written.nonzero()
-            self._array[:, :, rows, slots[rows, queries]] = new[:, :, rows, queries]
-        elif num_rows == 1 and int(slots[0, -1]) - first == num_queries - 1:
-            self._array[:, :, 0, first : first + num_queries] = new[:, :, 0]
+        if call.has_own_slots:
+            rows, queries = call.is_real.nonzero()
+            self._array[:, :, rows, call.slots[rows, queries]] = new[:, :, rows, queries]
+        elif num_rows == 1 and call.is_run:
+            self._array[:, :, :1, call.num_slots - num_queries : call.num_slots] = new
         else:
-            self._array[:, :, np.arange(num_rows)[:, None], slots] = new
+            self._array[:, :, np.arange(num_rows)[:, None], call.slots] = new
 
-    def note_positions(self, slots: Array, positions: Array, is_written: Array) -> None:
-        """Remember that the tokens in `slots` [B, n] have these positions [B, n], where `is_written` [B, n]."""
+    def note_positions(self, call: Call) -> None:
+        """Remember which positions the call's tokens have."""
         if self.slot_positions is None:
             rows, num_slots = self._array.shape[2:4]
             self.slot_positions = np.tile(np.arange(num_slots, dtype=np.int32), (rows, 1))
-        rows, queries = is_written.nonzero()
-        self.slot_positions[rows, slots[rows, queries]] = positions[rows, queries]
+        rows, queries = call.is_real.nonzero()
+        self.slot_positions[rows, call.slots[rows, queries]] = call.positions[rows, queries]
 
     def select_rows(self, rows: Tensor) -> Self:
         """The rows `rows` [B'] in that order; may repeat rows. Works on this object and returns it."""

@@ -64,6 +64,6 @@ class Engine:
     def run(self, name: str, arrays: Mapping[str, Array], num_rows: int) -> Program:
         """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""
         program = self.program(name, num_rows)
-        program.bind_all(arrays)
+        program.bind_group("", arrays)
         program.run()
         return program

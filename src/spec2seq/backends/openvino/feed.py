@@ -32,9 +32,14 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One call's arguments as arrays: tokens, positions and slots [B, n]; real queries [B]; visible [B, n, T'] or None.
+    """One call's arguments as arrays.
 
-    `is_run` says that all positions of a row are consecutive and the slots are theirs.
+    Attributes:
+        tokens, positions, slots: [B, n].
+        lengths: [B] real queries.
+        visible: [B, n, T'] or None.
+        is_run: whether all positions of a row are consecutive and the slots are theirs.
+        num_slots: how many slots the cache must have.
     """
 
     tokens: Array
@@ -43,6 +48,7 @@ class Call:
     slots: Array
     visible: Array | None
     is_run: bool
+    num_slots: int
 
     @classmethod
     def read(
@@ -50,28 +56,33 @@ class Call:
     ) -> Call:
         """The arguments of `Verifier.decode`, whose positions increase along every row."""
         places = positions.numpy()
-        width = places.shape[1] - 1
-        is_run = slots is None and visible is None
-        is_run = is_run and (width == 0 or bool((places[:, -1] - places[:, 0] == width).all()))
-        return cls(
-            tokens.numpy(),
-            places,
-            lengths.numpy(),
-            places if slots is None else slots.numpy(),
-            None if visible is None else visible.numpy(),
-            is_run,
-        )
+        if slots is None and visible is None:
+            is_run, num_slots = _read_run(places)
+            return cls(tokens.numpy(), places, lengths.numpy(), places, None, is_run, num_slots)
+        own_slots = places if slots is None else slots.numpy()
+        seen = None if visible is None else visible.numpy()
+        num_slots = max(int(own_slots.max()) + 1, 0 if seen is None else seen.shape[2])
+        return cls(tokens.numpy(), places, lengths.numpy(), own_slots, seen, False, num_slots)
+
+    @property
+    def has_own_slots(self) -> bool:
+        """Whether slots were given apart from positions; padded queries may then share them."""
+        return self.slots is not self.positions
 
     @property
     def is_real(self) -> Array:
         """[B, n] bool, which queries are not padding."""
         return np.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
-    @property
-    def num_slots(self) -> int:
-        """How many slots the cache must have."""
-        num_visible = 0 if self.visible is None else self.visible.shape[2]
-        return max(int(self.slots.max()) + 1, num_visible)
+
+def _read_run(positions: Array) -> tuple[bool, int]:
+    """Whether the increasing positions [B, n] of every row are consecutive; one more than the highest of all."""
+    width = positions.shape[1] - 1
+    if len(positions) == 1:  # plain numbers take a third of the time of arrays
+        last = int(positions[0, -1])
+        return last - int(positions[0, 0]) == width, last + 1
+    lasts = positions[:, -1]
+    return bool((lasts - positions[:, 0] == width).all()), int(lasts.max()) + 1
 
 
 class StepInputs:
@@ -80,8 +91,10 @@ class StepInputs:
     Rows and queries that only pad the shape see nothing but themselves.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, has_key_positions: bool) -> None:
+        """Without key positions, where nothing reads them, less is to be filled."""
         self.shape = shape
+        self._has_key_positions = has_key_positions
         rows, width, slots = shape
         self.tokens = np.zeros((rows, width), dtype=np.int32)
         self.positions = np.zeros((rows, width), dtype=np.int32)
@@ -94,16 +107,16 @@ class StepInputs:
 
         names = ("tokens", "positions", "key_positions", "mask")
         self.arrays = {name: getattr(self, name) for name in names}
-        self._all = np.arange(rows * width, dtype=np.int32)
+        self._all_scored = {"scored": np.arange(rows * width, dtype=np.int32)}
 
-    def scored(self, queries: Tensor | None) -> Array:
+    def scored(self, queries: Tensor | None) -> dict[str, Array]:
         """Which of all queries are scored, row by row, padding included; queries [B, m] as for `Verifier.decode`."""
         if queries is None:
-            return self._all
+            return self._all_scored
         scored = np.zeros((self.shape.rows, queries.shape[1]), dtype=np.int32)
         scored[: len(queries)] = queries.numpy()
         scored += np.arange(self.shape.rows, dtype=np.int32)[:, None] * self.shape.queries
-        return scored.ravel()
+        return {"scored": scored.ravel()}
 
     def fill(self, call: Call, slot_positions: Array | None) -> None:
         """Take in a call; slot_positions [rows, T] where slots hold tokens of other positions."""
@@ -115,6 +128,8 @@ class StepInputs:
             self._see_queries_before()
         else:
             self._see_what_is_visible(call)
+        if not self._has_key_positions:
+            return
         num_slots = self.shape.slots
         self.key_positions[:, :num_slots] = self._slots if slot_positions is None else slot_positions[: self.shape.rows]
         self.key_positions[:, num_slots:] = self.positions

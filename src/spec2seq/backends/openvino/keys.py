@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from spec2seq.backends.openvino.precision import Precision
 
 _PACKAGE = Path(__file__).resolve().parents[2]
-_CODE = ("nn", "backends/openvino")  # what decides how a graph looks
+# what decides how a graph looks
+_CODE = ("nn/*.py", "backends/openvino/*_graphs.py", "backends/openvino/tracing.py", "backends/openvino/precision.py")
 
 
 def entry_key(kind: str, network: nn.Module, config: object, precision: Precision) -> str:
@@ -28,8 +29,8 @@ def entry_key(kind: str, network: nn.Module, config: object, precision: Precisio
         precision: of the graphs.
     """
     digest = hashlib.sha256(version("openvino").encode())
-    for folder in _CODE:
-        for file in sorted((_PACKAGE / folder).glob("*.py")):
+    for pattern in _CODE:
+        for file in sorted(_PACKAGE.glob(pattern)):
             digest.update(file.read_bytes())
     assert is_dataclass(config)
     assert not isinstance(config, type)

@@ -2,67 +2,139 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from spec2seq.backends.openvino.draft_graphs import draft_graphs
+from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
 from spec2seq.backends.openvino.engine import Engine, ThreadPlan
 from spec2seq.backends.openvino.keys import entry_key
 from spec2seq.backends.openvino.precision import in_precision
-from spec2seq.backends.openvino.sanity import check_likeness
+from spec2seq.backends.openvino.sanity import check_draft_network, check_verifier
 from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
 from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from spec2seq.backends.openvino.precision import Precision
+    from spec2seq.backends.openvino.sanity import Likeness
     from spec2seq.nn.seq2seq import Seq2Seq
+    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+
+# What is run to find the best number of threads: rows of few and of many rows x positions, and queries per row
+_FEW_ROWS, _MANY_ROWS, _QUERIES = 1, 8, 8
 
 
-def load_verifier(
-    network: Seq2Seq,
-    precision: Precision,
-    num_threads: int | None = None,
-    *,
-    folder: Path | None = None,
-    on_convert: Callable[[], None] | None = None,
-) -> OpenVinoVerifier:
-    """The engine of a network.
+@dataclass(frozen=True)
+class Loader:
+    """Makes engines of networks.
 
-    Args:
-        network: in fp32, on the CPU.
-        precision: what the engine computes in.
+    Attributes:
+        precision: what they compute in.
         num_threads: CPU threads; None for what is fastest here, measured the first time.
         folder: where converted graphs are kept; the default place when None.
-        on_convert: called when the network has to be converted, which takes seconds.
-
-    Raises:
-        MissingExtraError: OpenVINO, or what int8 needs besides, is not installed.
-        UnsupportedModelError: the converted network computes something else.
-
-    Warns:
-        UserWarning: what was kept is damaged, or nothing can be kept.
+        on_convert: called when a network has to be converted, which takes seconds.
     """
-    store, key = GraphStore(folder), entry_key("verifier", network, network.config, precision)
-    facts: dict[str, Any] = {}
 
-    def convert() -> dict[str, Any]:
-        if on_convert:
-            on_convert()
-        graphs = in_precision(verifier_graphs(network), precision)
-        trial = OpenVinoVerifier(network.config, Engine(graphs, precision, ThreadPlan(1, 1)))
-        facts["likeness"] = asdict(check_likeness(trial, network))
-        return graphs
+    precision: Precision
+    num_threads: int | None = None
+    folder: Path | None = None
+    on_convert: Callable[[], None] | None = None
 
-    engine = Engine(store.get(key, convert), precision, ThreadPlan(1, 1))
-    for name, value in facts.items():
-        store.note(key, name, value)
-    verifier = OpenVinoVerifier(network.config, engine)
-    engine.threads = (
-        choose_threads(verifier, store, key) if num_threads is None else ThreadPlan(num_threads, num_threads)
-    )
-    engine.forget_others()
-    return verifier
+    def verifier(self, network: Seq2Seq) -> OpenVinoVerifier:
+        """The engine of a verifier in fp32.
+
+        Raises:
+            MissingExtraError: OpenVINO, or what int8 needs besides, is not installed.
+            UnsupportedModelError: the converted network computes something else.
+
+        Warns:
+            UserWarning: what was kept is damaged, or nothing can be kept.
+        """
+        config = network.config
+        entry = _Entry(GraphStore(self.folder), entry_key("verifier", network, config, self.precision))
+        engine = self._engine(
+            entry,
+            lambda: verifier_graphs(network),
+            lambda trial: check_verifier(OpenVinoVerifier(config, trial), network),
+        )
+        verifier = OpenVinoVerifier(config, engine)
+        self._set_threads(engine, entry, partial(_verify, verifier))
+        return verifier
+
+    def draft_network(self, network: SpecDrafterNetwork) -> OpenVinoDraftNetwork:
+        """The engine of a Spec-Drafter in fp32. Raises and warns as `verifier` does."""
+        config = network.config
+        entry = _Entry(GraphStore(self.folder), entry_key("spec", network, config, self.precision))
+        engine = self._engine(
+            entry,
+            lambda: draft_graphs(network),
+            lambda trial: check_draft_network(OpenVinoDraftNetwork(config, trial), network),
+        )
+        drafting = OpenVinoDraftNetwork(config, engine)
+        self._set_threads(engine, entry, partial(_draft, drafting))
+        return drafting
+
+    def _engine(
+        self, entry: _Entry, make_graphs: Callable[[], dict[str, Any]], check: Callable[[Engine], Likeness]
+    ) -> Engine:
+        """An engine of what is kept in an entry, on one thread; converted and checked where nothing is."""
+        found: list[Likeness] = []
+
+        def convert() -> dict[str, Any]:
+            if self.on_convert:
+                self.on_convert()
+            graphs = in_precision(make_graphs(), self.precision)
+            found.append(check(Engine(graphs, self.precision, ThreadPlan(1, 1))))
+            return graphs
+
+        engine = Engine(entry.store.get(entry.key, convert), self.precision, ThreadPlan(1, 1))
+        for likeness in found:
+            entry.store.note(entry.key, "likeness", asdict(likeness))
+        return engine
+
+    def _set_threads(self, engine: Engine, entry: _Entry, work: Callable[[int], None]) -> None:
+        if self.num_threads is not None:
+            engine.threads = ThreadPlan(self.num_threads, self.num_threads)
+            return
+        few, many = partial(work, _FEW_ROWS), partial(work, _MANY_ROWS)
+        engine.threads = choose_threads(engine, few, many, entry.store, entry.key)
+        engine.forget_others()
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A place in a store."""
+
+    store: GraphStore
+    key: str
+
+
+def _verify(verifier: OpenVinoVerifier, num_rows: int) -> None:
+    """One plain step and one call of some queries."""
+    source = _source(num_rows, verifier.config.pad_token_id)
+    encoded, cache = verifier.encode(source), verifier.new_cache(num_rows)
+    for num_queries in (1, _QUERIES):
+        positions = torch.arange(num_queries).repeat(num_rows, 1)
+        lengths = torch.full((num_rows,), num_queries)
+        verifier.decode(torch.zeros_like(positions), positions, lengths, cache, encoded, Wanted())
+
+
+def _draft(network: OpenVinoDraftNetwork, num_rows: int) -> None:
+    source = network.encode(_source(num_rows, network.config.model.pad_token_id))
+    num_slots = network.config.block_size
+    known = min(_QUERIES, network.config.max_positions - num_slots)
+    prefix = Prefix(torch.zeros((num_rows, known + 1), dtype=torch.long), torch.full((num_rows,), known + 1))
+    network.draft(prefix, num_slots, source, Wanted())
+
+
+def _source(num_rows: int, pad_token_id: int) -> SourceBatch:
+    return SourceBatch(torch.full((num_rows, _QUERIES), pad_token_id), torch.full((num_rows,), _QUERIES))

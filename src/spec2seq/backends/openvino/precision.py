@@ -7,6 +7,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from spec2seq.backends.openvino.library import load_nncf, load_openvino
+from spec2seq.backends.openvino.program import port_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,6 @@ def _with_bfloat16_ports(graph: Any) -> Any:
     steps = openvino.preprocess.PrePostProcessor(graph)
     for ports, step in ((graph.inputs, steps.input), (graph.outputs, steps.output)):
         for index, port in enumerate(ports):
-            if port.get_any_name().startswith(_KEYS_VALUES):
+            if port_name(port).startswith(_KEYS_VALUES):
                 step(index).tensor().set_element_type(openvino.Type.bf16)
     return steps.build()

@@ -40,27 +40,29 @@ class Program:
         self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
         # the compiled graph keeps the order, but may call things otherwise
         self._inputs, self._outputs = (
-            {port.get_any_name(): i for i, port in enumerate(side)} for side in (model.inputs, model.outputs)
+            {port_name(port): i for i, port in enumerate(side)} for side in (model.inputs, model.outputs)
         )
-        self._halves = {port.get_any_name() for port in model.inputs if port.get_element_type() == self._bfloat16}
+        self._halves = {port_name(port) for port in model.inputs if port.get_element_type() == self._bfloat16}
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
+        self._groups: dict[str, Mapping[str, np.ndarray[Any, Any]]] = {}
 
     def bind(self, name: str, array: np.ndarray[Any, Any]) -> None:
         """Let the input `name` be read from `array`, which must be contiguous, from now on; no copy is made.
 
         An input that takes bfloat16 is given as int16.
         """
-        if self._bound.get(name) is array:
-            return
-        self._bound[name] = array
+        self._bound[name] = array  # the engine keeps no reference of its own
         if name in self._halves:
             tensor = self._make_tensor(array, list(array.shape), self._bfloat16)
         else:
             tensor = self._make_tensor(array, shared_memory=True)
         self._request.set_input_tensor(self._inputs[name], tensor)
 
-    def bind_all(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Bind those of `arrays` that the graph takes."""
+    def bind_group(self, group: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Bind those of `arrays` that the graph takes; nothing to do where they are the last ones of that group."""
+        if self._groups.get(group) is arrays:
+            return
+        self._groups[group] = arrays
         for name, array in arrays.items():
             if name in self._inputs:
                 self.bind(name, array)
@@ -75,11 +77,17 @@ class Program:
         return array.view(np.int16) if array.dtype == np.float16 else array
 
 
+def port_name(port: Any) -> str:
+    """What `trace_graph` called an input or output of a graph. (Tensors have names too, but get more on the way.)"""
+    name: str = port.get_node().get_friendly_name()
+    return name
+
+
 def with_outputs(model: Any, names: Collection[str]) -> Any:
     """A copy of the graph that computes these outputs only, in the order that it has them."""
     openvino = load_openvino()
     clone = model.clone()
-    kept = [port.get_node() for port in clone.outputs if port.get_any_name() in names]
+    kept = [port.get_node() for port in clone.outputs if port_name(port) in names]
     model = openvino.Model(kept, clone.get_parameters(), "")
     for parameter in model.get_parameters():
         if not parameter.output(0).get_target_inputs():

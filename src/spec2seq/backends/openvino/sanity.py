@@ -9,16 +9,18 @@ import torch
 
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import UnsupportedModelError
-from spec2seq.types import SourceBatch, Wanted
+from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
     from spec2seq.backends.openvino.precision import Precision
     from spec2seq.backends.openvino.verifier import OpenVinoVerifier
     from spec2seq.config import ModelConfig
-    from spec2seq.interfaces import Verifier
+    from spec2seq.interfaces import DraftNetwork, Verifier
     from spec2seq.nn.seq2seq import Seq2Seq
+    from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
 # Root mean square of the error of a score, relative to how far the scores of one place are spread.
 _LIMITS: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.25, "int8": 0.25}
@@ -41,14 +43,23 @@ class Likeness:
 
 
 @torch.inference_mode()
-def check_likeness(verifier: OpenVinoVerifier, network: Seq2Seq) -> Likeness:
-    """Compare the engine with its network.
+def check_verifier(verifier: OpenVinoVerifier, network: Seq2Seq) -> Likeness:
+    """Compare an engine with its network.
 
     Raises:
         UnsupportedModelError: the engine computes NaN, or something else than the network.
     """
-    precision = verifier.engine.precision
-    ours, theirs = _scores(verifier), _scores(TorchVerifier(network))
+    ours, theirs = _verifier_scores(verifier), _verifier_scores(TorchVerifier(network))
+    return _checked(ours, theirs, verifier.engine.precision, f"{network.config.family} model")
+
+
+@torch.inference_mode()
+def check_draft_network(drafting: OpenVinoDraftNetwork, network: SpecDrafterNetwork) -> Likeness:
+    """The same for a Spec-Drafter."""
+    return _checked(_draft_scores(drafting), _draft_scores(network), drafting.engine.precision, "drafter")
+
+
+def _checked(ours: Tensor, theirs: Tensor, precision: Precision, what: str) -> Likeness:
     spread = (theirs - theirs.mean(-1, keepdim=True)).square().mean().sqrt()
     error = (ours - theirs).abs()
     likeness = Likeness(
@@ -58,23 +69,39 @@ def check_likeness(verifier: OpenVinoVerifier, network: Seq2Seq) -> Likeness:
     )
     if not likeness.relative_error <= _LIMITS[precision]:  # NaN is not
         raise UnsupportedModelError(
-            f"converted to {precision}, this {network.config.family} model computes something else than in float32 "
+            f"converted to {precision}, this {what} computes something else than in float32 "
             f"(relative error {likeness.relative_error:.2g}, allowed {_LIMITS[precision]:g}); "
             "use dtype='float32', or backend='torch'"
         )
     return likeness
 
 
-def _scores(verifier: Verifier) -> Tensor:
+def _verifier_scores(verifier: Verifier) -> Tensor:
     """Logits [rows, n, V] for random sources and targets, the same for every engine."""
     config, generator = verifier.config, torch.Generator().manual_seed(0)
     width = min(_LENGTH, config.max_source_positions or _LENGTH, config.max_target_positions or _LENGTH)
-    source = SourceBatch(_ids(config.source_vocab_size, width, config, generator), torch.full((_ROWS,), width))
+    source = _random_source(config, width, generator)
     tokens = _ids(config.target_vocab_size, width, config, generator)
     positions = torch.arange(width).repeat(_ROWS, 1)
     encoded, cache = verifier.encode(source), verifier.new_cache(_ROWS)
     wanted = Wanted(logits=True)
     return verifier.decode(tokens, positions, source.lengths, cache, encoded, wanted).scores.logits()
+
+
+def _draft_scores(network: DraftNetwork) -> Tensor:
+    """Logits [rows, k, V] for random sources and prefixes, the same for every engine."""
+    config, generator = network.config, torch.Generator().manual_seed(0)
+    width = min(_LENGTH, config.max_source_positions)
+    source = network.encode(_random_source(config.model, width, generator))
+    known = min(_LENGTH, config.max_positions - config.block_size)
+    prefix = Prefix(
+        _ids(config.model.target_vocab_size, known + 1, config.model, generator), torch.full((_ROWS,), known + 1)
+    )
+    return network.draft(prefix, config.block_size, source, Wanted(logits=True)).logits()
+
+
+def _random_source(config: ModelConfig, width: int, generator: torch.Generator) -> SourceBatch:
+    return SourceBatch(_ids(config.source_vocab_size, width, config, generator), torch.full((_ROWS,), width))
 
 
 def _ids(vocab_size: int, width: int, config: ModelConfig, generator: torch.Generator) -> Tensor:

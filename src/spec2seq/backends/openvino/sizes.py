@@ -4,6 +4,7 @@ from __future__ import annotations
 
 STEP = 16  # cached slots and source positions are padded to multiples of so many
 
+_PREFIX_STEP = 8
 _EXACT_ROWS = 8
 _EXACT_QUERIES = 16
 
@@ -11,6 +12,11 @@ _EXACT_QUERIES = 16
 def padded_length(length: int) -> int:
     """For cached slots and source positions."""
     return -(-length // STEP) * STEP
+
+
+def padded_prefix(length: int) -> int:
+    """For tokens and slots of networks that read the whole prefix in every call."""
+    return -(-length // _PREFIX_STEP) * _PREFIX_STEP
 
 
 def padded_rows(num_rows: int) -> int:

@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING
 import torch
 
 from spec2seq.backends.openvino.engine import ThreadPlan
-from spec2seq.types import SourceBatch, Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spec2seq.backends.openvino.engine import Engine
     from spec2seq.backends.openvino.store import GraphStore
-    from spec2seq.backends.openvino.verifier import OpenVinoVerifier
+
+    Work = Callable[[], None]
 
 _GAIN = 0.95  # more threads must take at most so much of the time of fewer
 _WARM_UPS, _REPEATS = 2, 5
-_FEW = ((1, 1), (1, 8))  # rows and queries of the calls that are measured
-_MANY = ((8, 8),)
 
 
-def choose_threads(verifier: OpenVinoVerifier, store: GraphStore, key: str) -> ThreadPlan:
-    """The fastest numbers of threads for this verifier, up to what torch may use; remembered beside its entry."""
+def choose_threads(engine: Engine, few: Work, many: Work, store: GraphStore, key: str) -> ThreadPlan:
+    """The fastest numbers of threads up to what torch may use; remembered beside the entry `key`.
+
+    `few` and `many` run the engine once on few and many rows x positions.
+    """
     limit = torch.get_num_threads()
     if limit == 1:
         return ThreadPlan(1, 1)
@@ -33,7 +37,7 @@ def choose_threads(verifier: OpenVinoVerifier, store: GraphStore, key: str) -> T
     noted = store.noted(key, name)
     if isinstance(noted, dict) and noted.keys() == {"few", "many"}:
         return ThreadPlan(**noted)
-    plan = ThreadPlan(_fastest(verifier, _FEW, limit), _fastest(verifier, _MANY, limit))
+    plan = ThreadPlan(_fastest(engine, few, limit), _fastest(engine, many, limit))
     store.note(key, name, asdict(plan))
     return plan
 
@@ -47,13 +51,13 @@ def _machine() -> str:
     return f"{names[0] if names else platform.processor()} x {cores}"
 
 
-def _fastest(verifier: OpenVinoVerifier, shapes: tuple[tuple[int, int], ...], limit: int) -> int:
+def _fastest(engine: Engine, work: Work, limit: int) -> int:
     """1, 2, 4, ... threads as long as each doubling pays."""
     best, num_threads = 1, 1
-    best_seconds = _seconds(verifier, shapes, 1)
+    best_seconds = _seconds(engine, work, 1)
     while num_threads < limit:
         num_threads = min(2 * num_threads, limit)
-        seconds = _seconds(verifier, shapes, num_threads)
+        seconds = _seconds(engine, work, num_threads)
         if seconds > _GAIN * best_seconds:
             break
         best, best_seconds = num_threads, seconds
@@ -61,21 +65,12 @@ def _fastest(verifier: OpenVinoVerifier, shapes: tuple[tuple[int, int], ...], li
 
 
 @torch.inference_mode()
-def _seconds(verifier: OpenVinoVerifier, shapes: tuple[tuple[int, int], ...], num_threads: int) -> float:
-    """How long calls of these shapes take, the shortest of some each."""
-    verifier.engine.threads = ThreadPlan(num_threads, num_threads)
-    total = 0.0
-    for num_rows, num_queries in shapes:
-        pad = verifier.config.pad_token_id
-        tokens = torch.full((num_rows, num_queries), pad)
-        source = SourceBatch(torch.full((num_rows, 16), pad), torch.full((num_rows,), 16))
-        encoded, cache = verifier.encode(source), verifier.new_cache(num_rows)
-        positions = torch.arange(num_queries).repeat(num_rows, 1)
-        lengths = torch.full((num_rows,), num_queries)
-        times = []
-        for _ in range(_WARM_UPS + _REPEATS):
-            start = time.perf_counter()
-            verifier.decode(tokens, positions, lengths, cache, encoded, Wanted())
-            times.append(time.perf_counter() - start)
-        total += min(times[_WARM_UPS:])
-    return total
+def _seconds(engine: Engine, work: Work, num_threads: int) -> float:
+    """How long it takes, the shortest of some times."""
+    engine.threads = ThreadPlan(num_threads, num_threads)
+    times = []
+    for _ in range(_WARM_UPS + _REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times[_WARM_UPS:])

@@ -47,10 +47,10 @@ def trace_graph(module: nn.Module, inputs: Sequence[GraphInput], outputs: Sequen
     model = _converted(module, tuple(entry.example for entry in inputs))
     for port, entry in zip(model.inputs, inputs, strict=True):
         port.get_node().set_partial_shape(openvino.PartialShape(entry.shape))
-        port.get_tensor().set_names({entry.name})
+        port.get_node().set_friendly_name(entry.name)
     model.validate_nodes_and_infer_types()
     for port, name in zip(model.outputs, outputs, strict=True):
-        port.get_tensor().set_names({name})
+        port.get_node().set_friendly_name(name)
     _write_out_attention(model)
     return model
 

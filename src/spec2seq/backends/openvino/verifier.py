@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spec2seq.backends.openvino.cache import EngineCache
-from spec2seq.backends.openvino.encoded import EngineSource, padding_mask, with_rows
+from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length
@@ -43,7 +43,7 @@ class OpenVinoVerifier:
         self._state_names = state_names(config)
         self._is_relative = config.positions == "relative"
 
-    def encode(self, source: SourceBatch) -> EngineSource:
+    def encode(self, source: SourceBatch) -> VerifierSource:
         """Run the encoder, then `from_encoder`.
 
         Raises:
@@ -65,7 +65,7 @@ class OpenVinoVerifier:
         hidden = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size).output("hidden")
         return self._with_cross(hidden.copy(), source.lengths)
 
-    def from_encoder(self, hidden: Tensor, lengths: Tensor) -> EngineSource:
+    def from_encoder(self, hidden: Tensor, lengths: Tensor) -> VerifierSource:
         """Make the cross-attention keys and values of encoder states hidden [B, S, D], lengths [B]."""
         states = np.zeros((len(hidden), padded_length(hidden.shape[1]), hidden.shape[2]), dtype=np.float32)
         states[:, : hidden.shape[1]] = hidden.numpy()
@@ -90,32 +90,33 @@ class OpenVinoVerifier:
         visible: Tensor | None = None,
     ) -> DecoderOutput:
         """See `interfaces.Verifier.decode`; `cache` and `encoded` must be this engine's own."""
-        own_cache, source = cast("EngineCache", cache), cast("EngineSource", encoded)
+        own_cache, source = cast("EngineCache", cache), cast("VerifierSource", encoded)
         call = Call.read(tokens, positions, lengths, slots, visible)
         own_cache.reserve(call.num_slots)
         if self._is_relative and not (slots is None and own_cache.slot_positions is None):
-            own_cache.note_positions(call.slots, call.positions, call.is_real)
+            own_cache.note_positions(call)
         inputs = self._filled_inputs(call, own_cache)
-        scored = inputs.scored(queries)
         program = self._step(wanted, call.tokens.size)
-        for arrays in (inputs.arrays, own_cache.views(), source.views()):
-            program.bind_all(arrays)
-        program.bind("scored", scored)
+        program.bind_group("call", inputs.arrays)
+        program.bind_group("past", own_cache.views())
+        program.bind_group("source", source.views())
+        program.bind_group("scored", inputs.scored(queries))
         program.run()
-        own_cache.write(program.output("new"), call.slots, None if slots is None else call.is_real)
+        own_cache.write(program.output("new"), call)
         num_rows, num_scored = call.tokens.shape if queries is None else queries.shape
         logits = program.output("logits").reshape(inputs.shape.rows, -1, self.config.target_vocab_size)
         scores = read_scores(logits[:num_rows, :num_scored], wanted)
         return DecoderOutput(scores, self._hidden(program, call, wanted))
 
-    def _with_cross(self, states: Array, lengths: Tensor) -> EngineSource:
+    def _with_cross(self, states: Array, lengths: Tensor) -> VerifierSource:
         cross = self.engine.run("cross", {"hidden": states}, states.shape[0] * states.shape[1]).output("cross")
-        return EngineSource(torch.from_numpy(states), lengths, with_rows(torch.from_numpy(cross.copy())))
+        tensors = {"hidden": torch.from_numpy(states), "cross": torch.from_numpy(cross.copy())}
+        return VerifierSource.of(lengths, tensors)
 
     def _filled_inputs(self, call: Call, cache: EngineCache) -> StepInputs:
         shape = Shape.of(call, cache)
         if self._inputs is None or self._inputs.shape != shape:
-            self._inputs = StepInputs(shape)
+            self._inputs = StepInputs(shape, has_key_positions=self._is_relative)
         self._inputs.fill(call, cache.slot_positions)
         return self._inputs
 
