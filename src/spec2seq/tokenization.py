@@ -91,6 +91,12 @@ class TextTokenizer:
         return config.family == "mbart" and config.decoder_start_token_id not in config.eos_token_ids
 
     @property
+    def unknown_id(self) -> int | None:
+        """The id of what the tokenizer has no piece for; None where there is no such thing."""
+        unknown: int | None = getattr(self._tokenizer, "unk_token_id", None)
+        return unknown
+
+    @property
     def language_pair(self) -> tuple[str, str] | None:
         """Source and target language of a bilingual model; None where its tokenizer does not name them."""
         source, target = (getattr(self._tokenizer, name, None) for name in ("source_lang", "target_lang"))

@@ -11,6 +11,7 @@ from typing import Annotated, TextIO
 import typer
 
 from spec2seq.cli import convert
+from spec2seq.cli.accelerate import accelerate
 from spec2seq.cli.bench import bench
 from spec2seq.cli.distill import distill
 from spec2seq.cli.exactness import exactness
@@ -44,6 +45,7 @@ app.add_typer(convert.app, name="convert")
 app.command()(reproduce)
 app.command()(distill)
 app.command()(train_drafter)
+app.command()(accelerate)
 app.command()(serve)
 app.command()(bench)
 

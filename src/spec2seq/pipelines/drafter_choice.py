@@ -102,13 +102,24 @@ def _trained(folder: Path, verifier: LoadedModel, engine: EngineChoice) -> MakeD
     found = VerifierFingerprint.of(Path(verifier.path), verifier.config, verifier.tensors)
     check_verifier(folder, drafter.verifier, Path(verifier.path), found)
     network = drafter.network.to(engine.device)
-    if isinstance(network, SpecDrafterNetwork):
-        return lambda: SpecDrafter(network)
-    # they compute with weights of the verifier, which are one in memory with the verifier's own
-    network.attach(verifier.network.to(engine.device))
-    if isinstance(network, BlockwiseHeads):
-        return lambda: BlockwiseDrafter(network)
-    return lambda: FeatureDrafter(network)
+    drafting = engine.draft_network(network) if isinstance(network, SpecDrafterNetwork) else None
+    if not isinstance(network, SpecDrafterNetwork):
+        # they compute with weights of the verifier, which are one in memory with the verifier's own
+        network.attach(verifier.network.to(engine.device))
+
+    def make() -> Drafter:
+        made: SpecDrafter | BlockwiseDrafter | FeatureDrafter
+        if isinstance(network, SpecDrafterNetwork):
+            made = SpecDrafter(drafting or network)
+        elif isinstance(network, BlockwiseHeads):
+            made = BlockwiseDrafter(network)
+        else:
+            made = FeatureDrafter(network)
+        if drafter.num_draft_tokens is not None:
+            made.default_num_draft_tokens = drafter.num_draft_tokens
+        return made
+
+    return make
 
 
 def _small_model(folder: str | Path, verifier: LoadedModel, engine: EngineChoice) -> MakeDrafter:

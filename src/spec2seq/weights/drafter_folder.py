@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 DrafterNetwork = SpecDrafterNetwork | FeatureDrafterNetwork | BlockwiseHeads
 CARD = "README.md"
+_CHOSEN = "num_draft_tokens"
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ class LoadedDrafter:
         verifier_name: what the model it was made for was called.
         verifier: that model's fingerprints.
         path: its folder.
+        num_draft_tokens: how many to draft unless a call says otherwise; None: as many as a block has.
     """
 
     network: DrafterNetwork
     verifier_name: str
     verifier: VerifierFingerprint
     path: Path
+    num_draft_tokens: int | None = None
 
 
 def is_drafter_folder(folder: Path) -> bool:
@@ -93,6 +97,15 @@ def save_drafter(
     }
     save_model_files(folder, settings, _stored_parts(network))
     (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def choose_num_draft_tokens(folder: Path, num_draft_tokens: int) -> None:
+    """Write into a drafter folder how many tokens to draft unless a call says otherwise."""
+    file = folder / "config.json"
+    part = file.with_suffix(".part")
+    settings = {**read_json(file), _CHOSEN: num_draft_tokens}
+    part.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    part.replace(file)
 
 
 def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
@@ -123,7 +136,16 @@ def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
     verifier = verifier if isinstance(verifier, dict) else {}
     where = f"{folder / 'config.json'}: verifier.fingerprint"
     fingerprint = record_from_json(VerifierFingerprint, verifier.get("fingerprint"), where)
-    return LoadedDrafter(network, str(verifier.get("name")), fingerprint, folder)
+    return LoadedDrafter(network, str(verifier.get("name")), fingerprint, folder, _num_draft_tokens(folder, settings))
+
+
+def _num_draft_tokens(folder: Path, settings: dict[str, Any]) -> int | None:
+    chosen = settings.get(_CHOSEN)
+    if chosen is not None and (not isinstance(chosen, int) or isinstance(chosen, bool) or chosen < 1):
+        raise CheckpointError(
+            f"{folder / 'config.json'}: {_CHOSEN} must be 1 or more, not {chosen!r}: restore the file"
+        )
+    return chosen
 
 
 def _read_config(folder: Path, settings: dict[str, Any], kind: _Kind) -> DrafterConfig:
