@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from spec2seq import Pipeline
 from spec2seq.cli.main import run
+from spec2seq.errors import CheckpointError
 from spec2seq.training.accelerate import progress
 from spec2seq.training.accelerate import run as stages_run
 from spec2seq.training.accelerate.progress import StageProgress
@@ -81,6 +84,22 @@ def test_the_chosen_number_of_draft_tokens_is_the_default(finished: Path, model:
     assert make_drafter is not None
     assert make_drafter().default_num_draft_tokens == choice["num_draft_tokens"]
     assert [(one["top_beta"], one["tau"]) for one in choice["relaxed"]["tried"]] == [(2, 1), (3, 1), (3, 2), (5, 3)]
+
+
+def test_a_number_of_draft_tokens_that_cannot_be_is_refused(finished: Path, model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(finished, damaged)
+    settings = read_json(damaged / "config.json")
+    (damaged / "config.json").write_text(json.dumps({**settings, "num_draft_tokens": 0}))
+    with pytest.raises(CheckpointError, match="num_draft_tokens must be 1 or more, not 0"):
+        Pipeline.from_pretrained(model, damaged, "torch")
+
+
+def test_help_loads_no_torch() -> None:
+    script = "import sys; from spec2seq.cli.main import run; code = run(['accelerate', '--help']); "
+    script += "sys.exit(code or 'torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "--budget" in shown
 
 
 def test_held_out_lines_are_not_distilled(finished: Path) -> None:
