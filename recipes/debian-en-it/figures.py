@@ -129,8 +129,8 @@ def draw_slots(axes: Any, records: Sequence[Record]) -> bool:
         axes.plot(sorted(rate), [rate[count] for count in sorted(rate)], marker="o", label=name)
     axes.set_xlabel("slots laid per round")
     axes.set_ylabel("tokens per round, exact search")
-    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     if rates:
+        axes.set_ylim(0.0, 1.1 * max(max(rate.values()) for rate in rates.values()))
         axes.legend(fontsize="small")
     return bool(rates)

@@ -165,7 +165,8 @@ def main() -> None:
     trainer = TranslationTrainer(model, pairs, settings, limits, first_step, arguments.tokenizer, arguments.output)
     done = last_checkpoint(arguments.output)
     num_parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) / 1e6
-    print(f"{len(pairs.train)} pairs, {num_parameters:.1f} M parameters, from {done or start or 'random weights'}")
+    if trainer.is_world_process_zero():
+        print(f"{len(pairs.train)} pairs, {num_parameters:.1f} M parameters, from {done or start or 'random weights'}")
     trainer.train(resume_from_checkpoint=str(done) if done else None)
     trainer.finish()
 

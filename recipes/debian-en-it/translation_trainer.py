@@ -271,7 +271,6 @@ def _arguments(settings: Settings, limits: Limits, first_step: int, folder: Path
         use_cpu=True,
         ddp_backend="gloo" if "RANK" in os.environ else None,  # torchrun says which process this is
         ddp_find_unused_parameters=False,  # every step uses them all
-        ddp_broadcast_buffers=False,  # they never change
         seed=settings.seed + first_step,
         logging_steps=min(100, limits.eval_steps),
         eval_strategy="steps",
