@@ -27,8 +27,8 @@ def draft_graphs(network: SpecDrafterNetwork) -> dict[str, Any]:
     draft: see `DraftModule`.
     """
     network = cast("SpecDrafterNetwork", with_scaled_queries(network))
-    ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), (0, 1))
-    mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), (0, 3))
+    ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), {0: "rows", 1: "source"})
+    mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"})
     return {
         "encoder": trace_graph(_EncoderModule(network), [ids, mask], ["cross", "copy_keys", "copy_values"]),
         "draft": trace_graph(DraftModule(network), _draft_inputs(network.config), ["logits"]),
@@ -39,17 +39,20 @@ def _draft_inputs(config: SpecDrafterConfig) -> list[GraphInput]:
     """The inputs of `DraftModule.forward`, in order."""
     model = config.decoder
     inputs = [
-        GraphInput("ids", torch.zeros(_B, _N, dtype=torch.int32), (0, 1)),
-        GraphInput("is_slot", torch.zeros(_B, _N, dtype=torch.bool), (0, 1)),
-        GraphInput("mask", torch.zeros(_B, 1, 1, _N), (0, 3)),
-        GraphInput("scored", torch.zeros(_M, dtype=torch.int32), (0,)),
-        GraphInput("source_mask", torch.zeros(_B, 1, 1, _S), (0, 3)),
-        GraphInput("copy_keys", torch.zeros(_B, _S, model.d_model), (0, 1)),
-        GraphInput("copy_values", torch.zeros(_B, _S, model.d_model), (0, 1)),
+        GraphInput("ids", torch.zeros(_B, _N, dtype=torch.int32), {0: "rows", 1: "places"}),
+        GraphInput("is_slot", torch.zeros(_B, _N, dtype=torch.bool), {0: "rows", 1: "places"}),
+        GraphInput("mask", torch.zeros(_B, 1, 1, _N), {0: "rows", 3: "places"}),
+        GraphInput("scored", torch.zeros(_M, dtype=torch.int32), {0: "scored"}),
+        GraphInput("source_mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"}),
+        GraphInput("copy_keys", torch.zeros(_B, _S, model.d_model), {0: "rows", 1: "source"}),
+        GraphInput("copy_values", torch.zeros(_B, _S, model.d_model), {0: "rows", 1: "source"}),
     ]
     shape = (_B, model.decoder_heads, _S, model.head_dim)
     for layer in range(model.decoder_layers):
-        inputs += [GraphInput(f"source_{part}{layer}", torch.zeros(shape), (0, 2)) for part in ("keys", "values")]
+        inputs += [
+            GraphInput(f"source_{part}{layer}", torch.zeros(shape), {0: "rows", 2: "source"})
+            for part in ("keys", "values")
+        ]
     return inputs
 
 

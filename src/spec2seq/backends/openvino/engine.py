@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec2seq.backends.openvino.program import Program, with_outputs
+from spec2seq.backends.openvino.program import Program, with_outputs, with_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-FEW_ROWS = 16  # up to so many rows x positions, a call has no work for many threads
+FEW_POSITIONS = 16  # up to so many rows x positions, a call has no work for many threads
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,44 @@ class Engine:
         """Of keys and values: float32, or int16 for the bits of bfloat16."""
         return torch.int16 if self.precision == "bfloat16" else torch.float32
 
-    def program(self, name: str, num_rows: int, outputs: tuple[str, ...] | None = None) -> Program:
-        """The program of a graph for calls of `num_rows` rows x positions, which computes `outputs` (all when None)."""
-        num_threads = self.threads.few if num_rows <= FEW_ROWS else self.threads.many
-        key = name, outputs, num_threads
+    def program(self, name: str, num_positions: int, outputs: tuple[str, ...] | None = None) -> Program:
+        """The program of a graph for calls of so many rows x positions, which computes `outputs` (all when None)."""
+        key = name, outputs, self._num_threads(num_positions)
         if key not in self._programs:
-            graph = self.graphs[name] if outputs is None else with_outputs(self.graphs[name], outputs)
-            self._programs[key] = Program(graph, self.precision, num_threads)
+            self._programs[key] = self.compiled(name, num_positions, outputs)
         return self._programs[key]
+
+    def compiled(
+        self,
+        name: str,
+        num_positions: int,
+        outputs: tuple[str, ...] | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Program:
+        """A new one, for inputs of these shapes only where they are given."""
+        graph = self.graphs[name]
+        if outputs is not None:
+            graph = with_outputs(graph, outputs)
+        if shapes is not None:
+            graph = with_shapes(graph, shapes)
+        return Program(graph, self.precision, self._num_threads(num_positions))
+
+    def num_bytes(self, name: str) -> int:
+        """How much memory the weights of a graph take."""
+        constants = (node for node in self.graphs[name].get_ops() if node.get_type_name() == "Constant")
+        return sum(node.get_byte_size() for node in constants)
+
+    def _num_threads(self, num_positions: int) -> int:
+        return self.threads.few if num_positions <= FEW_POSITIONS else self.threads.many
 
     def forget_others(self) -> None:
         """Give back the memory of programs for other numbers of threads than are in use."""
         used = {self.threads.few, self.threads.many}
         self._programs = {key: program for key, program in self._programs.items() if key[2] in used}
 
-    def run(self, name: str, arrays: Mapping[str, Array], num_rows: int) -> Program:
+    def run(self, name: str, arrays: Mapping[str, Array], num_positions: int) -> Program:
         """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""
-        program = self.program(name, num_rows)
+        program = self.program(name, num_positions)
         program.bind_group("", arrays)
         program.run()
         return program

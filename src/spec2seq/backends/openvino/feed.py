@@ -36,7 +36,7 @@ class Call:
 
     Attributes:
         tokens, positions, slots: [B, n].
-        lengths: [B] real queries.
+        lengths: [B] real queries, looked at where it matters.
         visible: [B, n, T'] or None.
         is_run: whether all positions of a row are consecutive and the slots are theirs.
         num_slots: how many slots the cache must have.
@@ -44,7 +44,7 @@ class Call:
 
     tokens: Array
     positions: Array
-    lengths: Array
+    lengths: Tensor
     slots: Array
     visible: Array | None
     is_run: bool
@@ -58,11 +58,11 @@ class Call:
         places = positions.numpy()
         if slots is None and visible is None:
             is_run, num_slots = _read_run(places)
-            return cls(tokens.numpy(), places, lengths.numpy(), places, None, is_run, num_slots)
+            return cls(tokens.numpy(), places, lengths, places, None, is_run, num_slots)
         own_slots = places if slots is None else slots.numpy()
         seen = None if visible is None else visible.numpy()
         num_slots = max(int(own_slots.max()) + 1, 0 if seen is None else seen.shape[2])
-        return cls(tokens.numpy(), places, lengths.numpy(), own_slots, seen, False, num_slots)
+        return cls(tokens.numpy(), places, lengths, own_slots, seen, False, num_slots)
 
     @property
     def has_own_slots(self) -> bool:
@@ -72,7 +72,7 @@ class Call:
     @property
     def is_real(self) -> Array:
         """[B, n] bool, which queries are not padding."""
-        return np.arange(self.tokens.shape[1]) < self.lengths[:, None]
+        return np.arange(self.tokens.shape[1]) < self.lengths.numpy()[:, None]
 
 
 def _read_run(positions: Array) -> tuple[bool, int]:

@@ -9,7 +9,7 @@ import numpy as np
 from spec2seq.backends.openvino.library import load_openvino
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from spec2seq.backends.openvino.precision import Precision
 
@@ -75,6 +75,13 @@ class Program:
         """A view of an output, valid until the next run; the bits of bfloat16 as int16."""
         array: np.ndarray[Any, Any] = self._request.get_output_tensor(self._outputs[name]).data
         return array.view(np.int16) if array.dtype == np.float16 else array
+
+
+def with_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """The graph, changed to take inputs of these shapes only; -1 where a size varies."""
+    openvino = load_openvino()
+    model.reshape({port: openvino.PartialShape(list(shapes[port_name(port)])) for port in model.inputs})
+    return model
 
 
 def port_name(port: Any) -> str:

@@ -13,7 +13,7 @@ from spec2seq.backends.openvino.library import load_openvino
 from spec2seq.nn.attention import CrossAttention, SelfAttention
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -26,16 +26,19 @@ class GraphInput:
         name: what it is called afterwards.
         example: a tensor to trace with. Its sizes must be above 1 where they may vary, so that nothing is broadcast
             and no special case for a single row is traced.
-        varying: its dimensions of any size.
+        varying: its dimensions of any size, and what each counts.
     """
 
     name: str
     example: Tensor
-    varying: tuple[int, ...]
+    varying: Mapping[int, str]
 
-    @property
-    def shape(self) -> list[int]:
-        return [-1 if dim in self.varying else size for dim, size in enumerate(self.example.shape)]
+    def shape(self, fixed: Mapping[str, int] | None = None) -> list[int]:
+        """Its sizes, -1 where they vary; `fixed` says some of those."""
+        return [
+            (fixed or {}).get(self.varying[dim], -1) if dim in self.varying else size
+            for dim, size in enumerate(self.example.shape)
+        ]
 
 
 def trace_graph(module: nn.Module, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> Any:
@@ -46,7 +49,7 @@ def trace_graph(module: nn.Module, inputs: Sequence[GraphInput], outputs: Sequen
     openvino = load_openvino()
     model = _converted(module, tuple(entry.example for entry in inputs))
     for port, entry in zip(model.inputs, inputs, strict=True):
-        port.get_node().set_partial_shape(openvino.PartialShape(entry.shape))
+        port.get_node().set_partial_shape(openvino.PartialShape(entry.shape()))
         port.get_node().set_friendly_name(entry.name)
     model.validate_nodes_and_infer_types()
     for port, name in zip(model.outputs, outputs, strict=True):

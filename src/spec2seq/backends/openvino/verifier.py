@@ -13,6 +13,7 @@ from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length
+from spec2seq.backends.openvino.step_programs import StepPrograms
 from spec2seq.backends.openvino.verifier_graphs import state_names
 from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
@@ -40,6 +41,7 @@ class OpenVinoVerifier:
         self.config, self.engine = config, engine
         self.device = torch.device("cpu")
         self._inputs: StepInputs | None = None
+        self._programs = StepPrograms(config, engine)
         self._state_names = state_names(config)
         self._is_relative = config.positions == "relative"
 
@@ -96,7 +98,7 @@ class OpenVinoVerifier:
         if self._is_relative and not (slots is None and own_cache.slot_positions is None):
             own_cache.note_positions(call)
         inputs = self._filled_inputs(call, own_cache)
-        program = self._step(wanted, call.tokens.size)
+        program = self._programs.get(inputs.shape, wanted.hidden_layers, are_all_scored=queries is None)
         program.bind_group("call", inputs.arrays)
         program.bind_group("past", own_cache.views())
         program.bind_group("source", source.views())
@@ -119,10 +121,6 @@ class OpenVinoVerifier:
             self._inputs = StepInputs(shape, has_key_positions=self._is_relative)
         self._inputs.fill(call, cache.slot_positions)
         return self._inputs
-
-    def _step(self, wanted: Wanted, num_rows: int) -> Program:
-        outputs = ("logits", "new", *(self._state_names[layer] for layer in sorted(set(wanted.hidden_layers))))
-        return self.engine.program("step", num_rows, outputs)
 
     def _hidden(self, program: Program, call: Call, wanted: Wanted) -> Tensor | None:
         if not wanted.hidden_layers:

@@ -31,9 +31,9 @@ def verifier_graphs(network: Seq2Seq) -> dict[str, Any]:
     """
     network = cast("Seq2Seq", with_scaled_queries(network))
     config = network.config
-    ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), (0, 1))
-    mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), (0, 3))
-    hidden = GraphInput("hidden", torch.zeros(_B, _S, config.d_model), (0, 1))
+    ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), {0: "rows", 1: "source"})
+    mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"})
+    hidden = GraphInput("hidden", torch.zeros(_B, _S, config.d_model), {0: "rows", 1: "source"})
     return {
         "encoder": trace_graph(_EncoderModule(network), [ids, mask], ["hidden"]),
         "cross": trace_graph(network.cross, [hidden], ["cross"]),
@@ -50,22 +50,29 @@ def step_inputs(config: ModelConfig) -> list[GraphInput]:
     """The inputs of `StepModule.forward`, in order."""
     heads, width = config.decoder_heads, config.head_dim
     inputs = [
-        GraphInput("tokens", torch.zeros(_B, _N, dtype=torch.int32), (0, 1)),
-        GraphInput("positions", torch.zeros(_B, _N, dtype=torch.int32), (0, 1)),
-        GraphInput("key_positions", torch.zeros(_B, _T + _N, dtype=torch.int32), (0, 1)),
-        GraphInput("mask", torch.zeros(_B, 1, _N, _T + _N), (0, 2, 3)),
-        GraphInput("source_mask", torch.zeros(_B, 1, 1, _S), (0, 3)),
-        GraphInput("scored", torch.zeros(_M, dtype=torch.int32), (0,)),
+        GraphInput("tokens", torch.zeros(_B, _N, dtype=torch.int32), {0: "rows", 1: "queries"}),
+        GraphInput("positions", torch.zeros(_B, _N, dtype=torch.int32), {0: "rows", 1: "queries"}),
+        GraphInput("key_positions", torch.zeros(_B, _T + _N, dtype=torch.int32), {0: "rows", 1: "keys"}),
+        GraphInput("mask", torch.zeros(_B, 1, _N, _T + _N), {0: "rows", 2: "queries", 3: "keys"}),
+        GraphInput("source_mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"}),
+        GraphInput("scored", torch.zeros(_M, dtype=torch.int32), {0: "scored"}),
     ]
     for layer in range(config.decoder_layers):
         inputs += [
-            GraphInput(f"past_{part}{layer}", torch.zeros(_B, _T, heads, width), (0, 1)) for part in ("keys", "values")
+            GraphInput(f"past_{part}{layer}", torch.zeros(_B, _T, heads, width), {0: "rows", 1: "slots"})
+            for part in ("keys", "values")
         ]
         inputs += [
-            GraphInput(f"source_{part}{layer}", torch.zeros(_B, heads, _S, width), (0, 2))
+            GraphInput(f"source_{part}{layer}", torch.zeros(_B, heads, _S, width), {0: "rows", 2: "source"})
             for part in ("keys", "values")
         ]
     return inputs
+
+
+def fixed_step_shapes(config: ModelConfig, num_queries: int) -> dict[str, list[int]]:
+    """The shapes of the step's inputs for one row and so many queries, all of them scored."""
+    sizes = {"rows": 1, "queries": num_queries, "scored": num_queries}
+    return {entry.name: entry.shape(sizes) for entry in step_inputs(config)}
 
 
 class _EncoderModule(nn.Module):

@@ -1,0 +1,175 @@
+"""Choosing an engine and loading it: what goes together, what is checked, what is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from spec2seq.backends.openvino import library
+from spec2seq.cli.main import run
+from spec2seq.errors import MissingExtraError, OptionError, UnsupportedModelError
+from spec2seq.nn.seq2seq import Seq2Seq
+from spec2seq.pipelines import engines
+from spec2seq.pipelines.engines import BACKEND_VARIABLE, EngineChoice
+from spec2seq.testing import tiny_config
+from tests.text_models import LINES, make_text_model
+from tests.tiny_drafters import tiny_drafter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_openvino = pytest.mark.skipif(not library.is_installed(), reason="OpenVINO is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BACKEND_VARIABLE)
+
+
+@pytest.fixture(params=[True, False], ids=["installed", "missing"])
+def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(engines, "is_installed", lambda: request.param)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    return bool(request.param)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "expected"),
+    [
+        (None, "float32", "openvino"),
+        ("cpu", "bfloat16", "openvino"),
+        ("cpu", "float16", "torch"),
+        ("cuda", "float32", "torch"),
+    ],
+)
+def test_auto_takes_openvino_where_it_is_there_and_can(
+    device: str | None, dtype: str, expected: str, installed: bool
+) -> None:
+    assert EngineChoice.of("auto", device, dtype).backend == (expected if installed else "torch")
+
+
+def test_a_variable_says_what_auto_means(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, "torch")
+    assert EngineChoice.of("auto", None, "float32").backend == "torch"
+    monkeypatch.setenv(BACKEND_VARIABLE, "tensorrt")
+    assert EngineChoice.of("torch", None, "float32").backend == "torch"
+    with pytest.raises(OptionError, match="backend='tensorrt' does not exist; use torch, openvino or auto"):
+        EngineChoice.of("auto", None, "float32")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (("torch", None, "int8"), "dtype='int8' is not supported with backend='torch'; .* or backend='openvino'"),
+        (("openvino", None, "float16"), "dtype='float16' is not supported with backend='openvino'; use float32, bf"),
+        (("openvino", "cuda", "float32"), "device='cuda': OpenVINO runs on the CPU here; use device='cpu'"),
+        (("auto", "cuda", "int8"), "device='cuda': OpenVINO runs on the CPU here"),
+        (("auto", None, "int4"), "dtype='int4' does not exist; use one of float32, bfloat16, float16, float64, int8"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    said: tuple[str, str | None, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "is_installed", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(OptionError, match=message):
+        EngineChoice.of(*said)
+
+
+def test_what_is_not_installed_is_said_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(library, "import_module", refuse)
+    monkeypatch.setattr(engines, "is_installed", lambda: False)
+    for said in (("openvino", "float32"), ("auto", "int8")):
+        with pytest.raises(
+            MissingExtraError, match=r"OpenVINO, which is not installed: pip install 'spec2seq\[openvino\]'"
+        ):
+            EngineChoice.of(said[0], None, said[1])
+    with pytest.raises(MissingExtraError, match=r"NNCF .* not installed: pip install 'spec2seq\[openvino\]'"):
+        library.load_nncf()
+
+
+def _network(scale: float = 0.4) -> Seq2Seq:
+    torch.manual_seed(4)
+    network = Seq2Seq(tiny_config())
+    for parameter in network.parameters():
+        parameter.data.normal_(0.0, scale)
+    return network
+
+
+@needs_openvino
+def test_a_conversion_is_told_checked_and_noted_once(tmp_path: Path) -> None:
+    from spec2seq.backends.openvino.loading import Loader
+
+    told: list[str] = []
+    for _ in range(2):
+        Loader("bfloat16", 1, tmp_path, on_convert=lambda: told.append("converting")).verifier(_network())
+    assert told == ["converting"]
+    facts = json.loads(next(tmp_path.rglob("facts.json")).read_text())
+    assert 0.9 < facts["likeness"]["agreement"] <= 1.0
+    assert 0.0 < facts["likeness"]["relative_error"] < 0.1
+
+
+@needs_openvino
+def test_a_network_that_computes_nan_is_refused_and_not_kept(tmp_path: Path) -> None:
+    from spec2seq.backends.openvino.loading import Loader
+
+    network = _network()
+    network.decoder.layers[1].ffn.output_weight.data[3, 3] = torch.nan
+    with pytest.raises(UnsupportedModelError, match="converted to float32, this bart model computes something else"):
+        Loader("float32", 1, tmp_path).verifier(network)
+    drafter = tiny_drafter()
+    drafter.copy_weight.data.fill_(torch.nan)
+    with pytest.raises(UnsupportedModelError, match="converted to float32, this drafter computes something else"):
+        Loader("float32", 1, tmp_path).draft_network(drafter)
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_openvino
+def test_an_engine_of_another_network_is_noticed() -> None:
+    from spec2seq.backends.openvino.engine import Engine, ThreadPlan
+    from spec2seq.backends.openvino.sanity import check_verifier
+    from spec2seq.backends.openvino.verifier import OpenVinoVerifier
+    from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+
+    network = _network()
+    verifier = OpenVinoVerifier(network.config, Engine(verifier_graphs(network), "int8", ThreadPlan(1, 1)))
+    assert check_verifier(verifier, network).agreement == 1.0
+    with pytest.raises(UnsupportedModelError, match=r"relative error .*, allowed 0.25\); use dtype='float32'"):
+        check_verifier(verifier, _network(scale=0.3))
+
+
+@needs_openvino
+def test_nncf_is_loaded_without_its_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    nncf, seen = pytest.importorskip("nncf"), []
+
+    def import_module(name: str) -> Any:
+        seen.append(os.environ.get("NNCF_CI"))
+        return nncf
+
+    monkeypatch.setattr(library, "import_module", import_module)
+    library.load_nncf()
+    assert seen == ["1"]
+    assert "NNCF_CI" not in os.environ
+
+
+@needs_openvino
+def test_the_command_line_says_that_it_converts_and_only_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_text_model("marian", tmp_path / "model")
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in LINES))
+    for backend in ("openvino", "openvino", "torch"):
+        arguments = ["--input", str(tmp_path / "lines.txt"), "--backend", backend, "--num-beams", "1"]
+        assert run(["generate", "--model", str(tmp_path / "model"), *arguments, "--max-new-tokens", "12"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("converting a model for OpenVINO (float32); this is done once and takes a while") == 1
+    lines = told.out.splitlines()
+    assert len(lines) == 3 * len(LINES)
+    assert lines[: len(LINES)] == lines[len(LINES) : 2 * len(LINES)] == lines[2 * len(LINES) :]
