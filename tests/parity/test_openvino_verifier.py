@@ -17,9 +17,7 @@ from tests.parity.conftest import SOURCE_LENGTHS, in_order, random_ids
 
 pytest.importorskip("openvino")
 
-from spec2seq.backends.openvino.engine import Engine, ThreadPlan
-from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+from spec2seq.backends.openvino.loading import Loader
 from tests.openvino_families import marked_families
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from spec2seq.backends.openvino.verifier import OpenVinoVerifier
     from spec2seq.backends.torch_engine import TorchVerifier
     from tests.parity.conftest import Pair
 
@@ -58,8 +57,7 @@ def make_engines(make_pair: Callable[..., Pair]) -> Callable[[str], Engines]:
     def make(name: str) -> Engines:
         if name not in made:
             verifier = make_pair(name, "float32").verifier
-            engine = Engine(verifier_graphs(verifier.network), "float32", ThreadPlan(1, 1))
-            made[name] = Engines(verifier, OpenVinoVerifier(verifier.config, engine))
+            made[name] = Engines(verifier, Loader("float32", 1).verifier(verifier.network))
         return made[name]
 
     return make

@@ -139,7 +139,7 @@ def test_an_engine_of_another_network_is_noticed() -> None:
     from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
 
     network = _network()
-    verifier = OpenVinoVerifier(network.config, Engine(verifier_graphs(network), "int8", ThreadPlan(1, 1)))
+    verifier = OpenVinoVerifier(network.config, Engine(verifier_graphs(network), {}, "int8", ThreadPlan(1, 1)))
     assert check_verifier(verifier, network).agreement == 1.0
     with pytest.raises(UnsupportedModelError, match=r"relative error .*, allowed 0.25\); use dtype='float32'"):
         check_verifier(verifier, _network(scale=0.3))

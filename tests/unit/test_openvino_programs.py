@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ from spec2seq.types import SourceBatch, Wanted
 
 pytest.importorskip("openvino")
 
-from spec2seq.backends.openvino import step_programs
+from spec2seq.backends.openvino import engine as engines
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
+from spec2seq.backends.openvino.program import Program
 from spec2seq.backends.openvino.sizes import padded_length, padded_prefix, padded_queries, padded_rows
+from spec2seq.backends.openvino.tracing import size_names
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+from spec2seq.backends.openvino.verifier_graphs import verifier_graphs, verifier_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +41,12 @@ def graphs() -> dict[str, object]:
     return verifier_graphs(network)
 
 
+def _engine(graphs: dict[str, object], threads: ThreadPlan | None = None) -> Engine:
+    return Engine(graphs, size_names(verifier_inputs(tiny_config())), "float32", threads or ThreadPlan(1, 1))
+
+
 def _verifier(graphs: dict[str, object]) -> OpenVinoVerifier:
-    return OpenVinoVerifier(tiny_config(), Engine(graphs, "float32", ThreadPlan(1, 1)))
+    return OpenVinoVerifier(tiny_config(), _engine(graphs))
 
 
 def _steps(verifier: OpenVinoVerifier, width: int, rows: int = 1) -> Tensor:
@@ -58,33 +65,76 @@ def _steps(verifier: OpenVinoVerifier, width: int, rows: int = 1) -> Tensor:
     )
 
 
-def test_frequent_sizes_get_programs_that_compute_the_same(
-    graphs: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_programs, "_CALLS_BEFORE", 15)
-    monkeypatch.setattr(step_programs, "_MOST_FIXED", 2)
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes as long as 15 calls cost in vain, or 3 after calls of other sizes."""
+    compile_as_before = Program.__init__
+
+    def compile_in_vain(self: Program, *arguments: Any) -> None:
+        compile_as_before(self, *arguments)
+        self.seconds_to_compile = 15.0
+
+    monkeypatch.setattr(Program, "__init__", compile_in_vain)
+    monkeypatch.setattr(engines, "_SAVED_PER_CALL", 1.0)
+    monkeypatch.setattr(engines, "_SAVED_PER_CHANGE", 5.0)
+
+
+def _sized(verifier: OpenVinoVerifier, graph: str) -> set[int]:
+    """The sizes that programs of a graph were made for, the number of rows and of scored queries left out."""
+    return {
+        dict(sizes).get("queries", dict(sizes).get("source"))
+        for name, _, sizes in verifier.engine._sized
+        if name == graph
+    }
+
+
+@pytest.mark.usefixtures("costs")
+def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, object]) -> None:
     verifier = _verifier(graphs)
-    plain = {width: _steps(_verifier(graphs), width) for width in (1, 4, 5, 8)}
+    plain = {width: _steps(_verifier(graphs), width) for width in (1, 5, 8)}
+    assert torch.equal(_steps(verifier, 8), plain[8])  # 5 calls of 9 queries, all after the first alike
+    assert _sized(verifier, "step") == set()
+    assert torch.equal(_steps(verifier, 1), plain[1])
+    assert _sized(verifier, "step") == {1}
     for _ in range(3):
         for width, expected in plain.items():
             assert torch.equal(_steps(verifier, width), expected)
-    _steps(verifier, 1, rows=2)
-    outputs = ("logits", "new")
-    assert set(verifier._programs._fixed) == {(1, outputs), (4, outputs)}  # 120 and 30 calls; 5 came too late
+    assert _sized(verifier, "step") == {1, 5, 9}
+    assert _sized(verifier, "encoder") == _sized(verifier, "cross") == {16}
+    _steps(verifier, 4, rows=2)
+    assert _sized(verifier, "step") == {1, 5, 9}
 
 
-def test_large_graphs_get_no_second_program(graphs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(graphs, "float32", ThreadPlan(1, 1))
-    assert 30_000 < engine.num_bytes("step") < 50_000
-    monkeypatch.setattr(step_programs, "_CALLS_BEFORE", 0)
-    monkeypatch.setattr(step_programs, "_LARGEST_GRAPH", 30_000)
-    verifier = OpenVinoVerifier(tiny_config(), engine)
+@pytest.mark.usefixtures("costs")
+def test_alternating_sizes_get_programs_sooner(graphs: dict[str, object]) -> None:
+    verifier = _verifier(graphs)
+    tokens = torch.full((1, 40), 7)
+    for width in (9, 30, 9, 30):
+        verifier.encode(SourceBatch(tokens[:, :width], torch.tensor([width])))
+        assert _sized(verifier, "encoder") == set()
+    verifier.encode(SourceBatch(tokens[:, :9], torch.tensor([9])))
+    assert _sized(verifier, "encoder") == {16}
+
+
+@pytest.mark.usefixtures("costs")
+def test_memory_for_such_programs_is_limited(graphs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = _verifier(graphs)
+    num_bytes = verifier.engine.program("step", 1).num_bytes
+    assert 30_000 < num_bytes < 50_000
+    monkeypatch.setattr(verifier.engine, "_bytes_left", num_bytes)
     _steps(verifier, 1)
-    assert not verifier._programs._fixed
+    _steps(verifier, 1)
+    assert _sized(verifier, "step") == {1}
+    assert verifier.engine._bytes_left == 0
+    _steps(verifier, 5)
+    _steps(verifier, 1)
+    _steps(verifier, 5)
+    _steps(verifier, 5)
+    assert _sized(verifier, "step") == {1}
 
 
 def test_few_positions_and_many_have_their_own_numbers_of_threads(graphs: dict[str, object]) -> None:
-    engine = Engine(graphs, "float32", ThreadPlan(1, 2))
+    engine = _engine(graphs, ThreadPlan(1, 2))
     few, many = engine.program("step", FEW_POSITIONS), engine.program("step", FEW_POSITIONS + 1)
     assert few is engine.program("step", 1)
     assert many is engine.program("step", 1000) is not few
@@ -94,10 +144,13 @@ def test_few_positions_and_many_have_their_own_numbers_of_threads(graphs: dict[s
 
 
 def test_sizes_are_few_and_never_too_small() -> None:
-    for padded, exact, most in ((padded_rows, 8, 0.25), (padded_queries, 16, 0.125)):
+    in_batches = partial(padded_queries, num_rows=2)
+    for padded, exact, most in ((padded_rows, 8, 0.25), (in_batches, 16, 0.125)):
         sizes = [padded(count) for count in range(1, 300)]
         assert sizes[:exact] == list(range(1, exact + 1))
         assert all(count <= size <= count * (1 + most) for count, size in enumerate(sizes, start=1))
         assert len(set(sizes)) < 60
+    alone = [padded_queries(count, 1) for count in range(1, 34)]
+    assert alone == [1, *sorted([5, 9, 13, 17, 21, 25, 29, 33] * 4)]
     assert [padded_length(length) for length in (0, 1, 16, 17)] == [0, 16, 16, 32]
     assert [padded_prefix(length) for length in (1, 8, 9)] == [8, 8, 16]

@@ -193,7 +193,7 @@ def test_threads_are_measured_once_and_doubled_while_that_pays(tmp_path: Path, m
     monkeypatch.setattr("torch.get_num_threads", lambda: 6)
     store = GraphStore(tmp_path)
     store.get("a", Counted())
-    engine = Engine({}, "float32", ThreadPlan(1, 1))
+    engine = Engine({}, {}, "float32", ThreadPlan(1, 1))
     few = _work(engine, clock, {1: 1.0, 2: 0.97, 4: 0.1})  # the second thread gains too little
     many = _work(engine, clock, {1: 8.0, 2: 5.0, 4: 3.0, 6: 2.9})
     assert choose_threads(engine, few, many, store, "a") == ThreadPlan(1, 4)

@@ -27,12 +27,18 @@ def draft_graphs(network: SpecDrafterNetwork) -> dict[str, Any]:
     draft: see `DraftModule`.
     """
     network = cast("SpecDrafterNetwork", with_scaled_queries(network))
+    inputs = draft_inputs(network.config)
+    return {
+        "encoder": trace_graph(_EncoderModule(network), inputs["encoder"], ["cross", "copy_keys", "copy_values"]),
+        "draft": trace_graph(DraftModule(network), inputs["draft"], ["logits"]),
+    }
+
+
+def draft_inputs(config: SpecDrafterConfig) -> dict[str, list[GraphInput]]:
+    """The inputs of every graph."""
     ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), {0: "rows", 1: "source"})
     mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"})
-    return {
-        "encoder": trace_graph(_EncoderModule(network), [ids, mask], ["cross", "copy_keys", "copy_values"]),
-        "draft": trace_graph(DraftModule(network), _draft_inputs(network.config), ["logits"]),
-    }
+    return {"encoder": [ids, mask], "draft": _draft_inputs(config)}
 
 
 def _draft_inputs(config: SpecDrafterConfig) -> list[GraphInput]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from spec2seq.backends.openvino.encoded import EngineSource, padding_mask
+from spec2seq.backends.openvino.encoded import EngineSource, padding_mask, source_sizes
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length, padded_prefix, padded_rows
 from spec2seq.nn.spec_drafter import SlottedPrefix
@@ -41,7 +41,7 @@ class OpenVinoDraftNetwork:
         ids = np.full((len(lengths), width), self.config.model.pad_token_id, dtype=np.int32)
         ids[:, :longest] = source.ids[:, :longest].numpy()
         mask = padding_mask(lengths.numpy(), len(ids), width)
-        program = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size)
+        program = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size, source_sizes(len(ids), width))
         names = ("cross", "copy_keys", "copy_values")
         return EngineSource.of(lengths, {name: torch.from_numpy(program.output(name).copy()) for name in names})
 
@@ -57,7 +57,8 @@ class OpenVinoDraftNetwork:
         scored = np.zeros((rows, num_draft_tokens), dtype=np.int32)
         scored[:num_rows] = block.slots.numpy() + np.arange(0, num_rows * columns, columns)[:, None]
         mask = padding_mask(block.lengths.numpy(), rows, columns)
-        program = self.engine.program("draft", num_rows * width)
+        sizes = (("rows", 1), ("places", columns), ("scored", num_draft_tokens)) if num_rows == 1 else None
+        program = self.engine.program("draft", rows * columns, sizes=sizes)
         program.bind_group("call", {"ids": ids, "is_slot": is_slot, "mask": mask, "scored": scored.ravel()})
         program.bind_group("source", cast("EngineSource", source).views())
         program.run()

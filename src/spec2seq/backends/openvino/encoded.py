@@ -120,6 +120,11 @@ class VerifierSource(EngineSource):
         self.hidden = self.tensors["hidden"][:num_rows, : int(self.lengths.max()) if num_rows else 0].clone()
 
 
+def source_sizes(num_rows: int, width: int) -> tuple[tuple[str, int], ...] | None:
+    """The sizes of an encoder's call for `Engine.program`: of few kinds only where there is a single row."""
+    return (("rows", 1), ("source", width)) if num_rows == 1 else None
+
+
 def padding_mask(lengths: Array, num_rows: int, width: int) -> Array:
     """What hides padding, [num_rows, 1, 1, width] to be added to scores. Rows beyond `lengths` [B] hide nothing."""
     mask = np.zeros((num_rows, 1, 1, width), dtype=np.float32)

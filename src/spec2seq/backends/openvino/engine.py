@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec2seq.backends.openvino.program import Program, with_outputs, with_shapes
+from spec2seq.backends.openvino.program import Program, with_outputs, with_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
 
     from spec2seq.backends.openvino.precision import Precision
 
     Array = np.ndarray[Any, Any]
+    Outputs = tuple[str, ...] | None
+    Sizes = tuple[tuple[str, int], ...]
 
 FEW_POSITIONS = 16  # up to so many rows x positions, a call has no work for many threads
+
+# What a program that takes inputs of certain sizes only saves per call, in seconds, measured at width 256: there is
+# less to find out, and above all nothing to prepare anew when the sizes were others in the call before.
+_SAVED_PER_CALL, _SAVED_PER_CHANGE = 0.00015, 0.0008
+_MOST_BYTES = 256 * 2**20  # of weights in such programs, each of which has its own
 
 
 @dataclass(frozen=True)
@@ -34,57 +42,77 @@ class Engine:
 
     Attributes:
         graphs: what there is to run, as openvino.Models.
+        sizes: for every graph the names of its inputs' varying sizes, by input and dimension.
         precision: what they compute in.
         threads: how many threads they get.
     """
 
-    def __init__(self, graphs: Mapping[str, Any], precision: Precision, threads: ThreadPlan) -> None:
-        self.graphs, self.precision, self.threads = graphs, precision, threads
-        self._programs: dict[tuple[str, tuple[str, ...] | None, int], Program] = {}
+    def __init__(
+        self,
+        graphs: Mapping[str, Any],
+        sizes: Mapping[str, Mapping[str, Mapping[int, str]]],
+        precision: Precision,
+        threads: ThreadPlan,
+    ) -> None:
+        self.graphs, self.sizes, self.precision, self.threads = graphs, sizes, precision, threads
+        self._programs: dict[tuple[str, Outputs, int], Program] = {}
+        self._sized: dict[tuple[str, Outputs, Sizes], Program] = {}
+        self._last_sizes: dict[tuple[str, Outputs], Sizes] = {}
+        self._lost: dict[tuple[str, Outputs, Sizes], float] = defaultdict(float)
+        self._bytes_left = _MOST_BYTES
 
     @property
     def dtype(self) -> torch.dtype:
         """Of keys and values: float32, or int16 for the bits of bfloat16."""
         return torch.int16 if self.precision == "bfloat16" else torch.float32
 
-    def program(self, name: str, num_positions: int, outputs: tuple[str, ...] | None = None) -> Program:
-        """The program of a graph for calls of so many rows x positions, which computes `outputs` (all when None)."""
+    def program(self, name: str, num_positions: int, outputs: Outputs = None, sizes: Sizes | None = None) -> Program:
+        """What runs a graph.
+
+        Args:
+            name: of the graph.
+            num_positions: rows x positions of the call.
+            outputs: those to compute; all when None.
+            sizes: of the call, where they are of few kinds: once calls with these have lost more time than it takes to
+                compile a program for them alone, there is one.
+        """
+        if sizes is not None:
+            sized = self._sized.get((name, outputs, sizes)) or self._sized_now(name, num_positions, outputs, sizes)
+            if sized is not None:
+                return sized
         key = name, outputs, self._num_threads(num_positions)
         if key not in self._programs:
-            self._programs[key] = self.compiled(name, num_positions, outputs)
+            graph = self.graphs[name]
+            graph = graph if outputs is None else with_outputs(graph, outputs)
+            self._programs[key] = Program(graph, self.precision, key[2])
         return self._programs[key]
 
-    def compiled(
-        self,
-        name: str,
-        num_positions: int,
-        outputs: tuple[str, ...] | None = None,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-    ) -> Program:
-        """A new one, for inputs of these shapes only where they are given."""
-        graph = self.graphs[name]
-        if outputs is not None:
-            graph = with_outputs(graph, outputs)
-        if shapes is not None:
-            graph = with_shapes(graph, shapes)
-        return Program(graph, self.precision, self._num_threads(num_positions))
-
-    def num_bytes(self, name: str) -> int:
-        """How much memory the weights of a graph take."""
-        constants = (node for node in self.graphs[name].get_ops() if node.get_type_name() == "Constant")
-        return sum(node.get_byte_size() for node in constants)
-
-    def _num_threads(self, num_positions: int) -> int:
-        return self.threads.few if num_positions <= FEW_POSITIONS else self.threads.many
+    def run(self, name: str, arrays: Mapping[str, Array], num_positions: int, sizes: Sizes | None = None) -> Program:
+        """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""
+        program = self.program(name, num_positions, sizes=sizes)
+        program.bind_group("call", arrays)
+        program.run()
+        return program
 
     def forget_others(self) -> None:
         """Give back the memory of programs for other numbers of threads than are in use."""
         used = {self.threads.few, self.threads.many}
         self._programs = {key: program for key, program in self._programs.items() if key[2] in used}
 
-    def run(self, name: str, arrays: Mapping[str, Array], num_positions: int) -> Program:
-        """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""
-        program = self.program(name, num_positions)
-        program.bind_group("", arrays)
-        program.run()
-        return program
+    def _sized_now(self, name: str, num_positions: int, outputs: Outputs, sizes: Sizes) -> Program | None:
+        """A new program for these sizes, if it would have paid by now and there is memory for it."""
+        key, plain = (name, outputs, sizes), self._programs.get((name, outputs, self._num_threads(num_positions)))
+        is_change = self._last_sizes.get((name, outputs)) != sizes
+        self._last_sizes[name, outputs] = sizes
+        self._lost[key] += _SAVED_PER_CHANGE if is_change else _SAVED_PER_CALL
+        if plain is None or self._lost[key] < plain.seconds_to_compile or plain.num_bytes > self._bytes_left:
+            return None
+        self._bytes_left -= plain.num_bytes
+        graph = self.graphs[name]
+        graph = graph.clone() if outputs is None else with_outputs(graph, outputs)
+        graph = with_sizes(graph, self.sizes[name], dict(sizes))
+        self._sized[key] = Program(graph, self.precision, self._num_threads(num_positions))
+        return self._sized[key]
+
+    def _num_threads(self, num_positions: int) -> int:
+        return self.threads.few if num_positions <= FEW_POSITIONS else self.threads.many

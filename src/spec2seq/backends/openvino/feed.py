@@ -27,7 +27,7 @@ class Shape(NamedTuple):
     @classmethod
     def of(cls, call: Call, cache: EngineCache) -> Shape:
         """Of a call, with room for padding."""
-        return cls(cache.run_rows, padded_queries(call.tokens.shape[1]), cache.num_slots)
+        return cls(cache.run_rows, padded_queries(call.tokens.shape[1], cache.num_rows), cache.num_slots)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spec2seq.backends.openvino.draft_graphs import draft_graphs
+from spec2seq.backends.openvino.draft_graphs import draft_graphs, draft_inputs
 from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
 from spec2seq.backends.openvino.engine import Engine, ThreadPlan
 from spec2seq.backends.openvino.keys import entry_key
@@ -16,16 +16,18 @@ from spec2seq.backends.openvino.precision import in_precision
 from spec2seq.backends.openvino.sanity import check_draft_network, check_verifier
 from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
+from spec2seq.backends.openvino.tracing import size_names
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import verifier_graphs
+from spec2seq.backends.openvino.verifier_graphs import verifier_graphs, verifier_inputs
 from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from spec2seq.backends.openvino.precision import Precision
     from spec2seq.backends.openvino.sanity import Likeness
+    from spec2seq.backends.openvino.tracing import GraphInput
     from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
@@ -63,6 +65,7 @@ class Loader:
         entry = _Entry(GraphStore(self.folder), entry_key("verifier", network, config, self.precision))
         engine = self._engine(
             entry,
+            verifier_inputs(config),
             lambda: verifier_graphs(network),
             lambda trial: check_verifier(OpenVinoVerifier(config, trial), network),
         )
@@ -76,6 +79,7 @@ class Loader:
         entry = _Entry(GraphStore(self.folder), entry_key("spec", network, config, self.precision))
         engine = self._engine(
             entry,
+            draft_inputs(config),
             lambda: draft_graphs(network),
             lambda trial: check_draft_network(OpenVinoDraftNetwork(config, trial), network),
         )
@@ -84,19 +88,24 @@ class Loader:
         return drafting
 
     def _engine(
-        self, entry: _Entry, make_graphs: Callable[[], dict[str, Any]], check: Callable[[Engine], Likeness]
+        self,
+        entry: _Entry,
+        inputs: Mapping[str, Sequence[GraphInput]],
+        make_graphs: Callable[[], dict[str, Any]],
+        check: Callable[[Engine], Likeness],
     ) -> Engine:
         """An engine of what is kept in an entry, on one thread; converted and checked where nothing is."""
         found: list[Likeness] = []
+        sizes = size_names(inputs)
 
         def convert() -> dict[str, Any]:
             if self.on_convert:
                 self.on_convert()
             graphs = in_precision(make_graphs(), self.precision)
-            found.append(check(Engine(graphs, self.precision, ThreadPlan(1, 1))))
+            found.append(check(Engine(graphs, sizes, self.precision, ThreadPlan(1, 1))))
             return graphs
 
-        engine = Engine(entry.store.get(entry.key, convert), self.precision, ThreadPlan(1, 1))
+        engine = Engine(entry.store.get(entry.key, convert), sizes, self.precision, ThreadPlan(1, 1))
         for likeness in found:
             entry.store.note(entry.key, "likeness", asdict(likeness))
         return engine

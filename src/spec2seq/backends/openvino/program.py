@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from spec2seq.backends.openvino.library import load_openvino
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from spec2seq.backends.openvino.precision import Precision
 
@@ -19,13 +20,13 @@ _INT8_GROUP = 32  # numbers of a row that share a scale when activations are rou
 class Program:
     """One graph on one number of threads. Not safe for use from several threads at once.
 
-    Args:
-        model: an openvino.Model.
-        precision: what it computes in; int8 weights were put in before.
-        num_threads: CPU threads.
+    Attributes:
+        num_bytes: what its weights take.
+        seconds_to_compile: how long it took to make.
     """
 
     def __init__(self, model: Any, precision: Precision, num_threads: int) -> None:
+        """Compile an openvino.Model to compute in this precision (int8 weights were put in before)."""
         openvino = load_openvino()
         self._make_tensor = openvino.Tensor
         self._bfloat16 = openvino.Type.bf16
@@ -37,7 +38,11 @@ class Program:
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": _INT8_GROUP,
         }
+        constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+        self.num_bytes = sum(node.get_byte_size() for node in constants)
+        start = time.perf_counter()
         self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+        self.seconds_to_compile = time.perf_counter() - start
         # the compiled graph keeps the order, but may call things otherwise
         self._inputs, self._outputs = (
             {port_name(port): i for i, port in enumerate(side)} for side in (model.inputs, model.outputs)
@@ -77,10 +82,22 @@ class Program:
         return array.view(np.int16) if array.dtype == np.float16 else array
 
 
-def with_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
-    """The graph, changed to take inputs of these shapes only; -1 where a size varies."""
+def with_sizes(model: Any, names: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]) -> Any:
+    """The graph, changed to take inputs of these sizes only.
+
+    Args:
+        model: in which all sizes in `names` vary.
+        names: of the sizes, by input and dimension.
+        sizes: of some of them.
+    """
     openvino = load_openvino()
-    model.reshape({port: openvino.PartialShape(list(shapes[port_name(port)])) for port in model.inputs})
+    shapes = {}
+    for port in model.inputs:
+        shape = port.get_partial_shape()
+        for dim, name in names[port_name(port)].items():
+            shape[dim] = sizes.get(name, -1)
+        shapes[port] = openvino.PartialShape(shape)
+    model.reshape(shapes)
     return model
 
 

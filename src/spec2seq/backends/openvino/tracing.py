@@ -33,12 +33,15 @@ class GraphInput:
     example: Tensor
     varying: Mapping[int, str]
 
-    def shape(self, fixed: Mapping[str, int] | None = None) -> list[int]:
-        """Its sizes, -1 where they vary; `fixed` says some of those."""
-        return [
-            (fixed or {}).get(self.varying[dim], -1) if dim in self.varying else size
-            for dim, size in enumerate(self.example.shape)
-        ]
+    @property
+    def shape(self) -> list[int]:
+        """Its sizes, -1 where they vary."""
+        return [-1 if dim in self.varying else size for dim, size in enumerate(self.example.shape)]
+
+
+def size_names(inputs: Mapping[str, Sequence[GraphInput]]) -> dict[str, dict[str, Mapping[int, str]]]:
+    """What the varying sizes of every graph are called, by input and dimension."""
+    return {graph: {entry.name: entry.varying for entry in entries} for graph, entries in inputs.items()}
 
 
 def trace_graph(module: nn.Module, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> Any:
@@ -49,7 +52,7 @@ def trace_graph(module: nn.Module, inputs: Sequence[GraphInput], outputs: Sequen
     openvino = load_openvino()
     model = _converted(module, tuple(entry.example for entry in inputs))
     for port, entry in zip(model.inputs, inputs, strict=True):
-        port.get_node().set_partial_shape(openvino.PartialShape(entry.shape()))
+        port.get_node().set_partial_shape(openvino.PartialShape(entry.shape))
         port.get_node().set_friendly_name(entry.name)
     model.validate_nodes_and_infer_types()
     for port, name in zip(model.outputs, outputs, strict=True):

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from spec2seq.backends.openvino.cache import EngineCache
-from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask
+from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask, source_sizes
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length
-from spec2seq.backends.openvino.step_programs import StepPrograms
 from spec2seq.backends.openvino.verifier_graphs import state_names
 from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
@@ -41,7 +40,6 @@ class OpenVinoVerifier:
         self.config, self.engine = config, engine
         self.device = torch.device("cpu")
         self._inputs: StepInputs | None = None
-        self._programs = StepPrograms(config, engine)
         self._state_names = state_names(config)
         self._is_relative = config.positions == "relative"
 
@@ -64,7 +62,8 @@ class OpenVinoVerifier:
         ids = np.full((len(source.lengths), width), self.config.pad_token_id, dtype=np.int32)
         ids[:, :longest] = source.ids[:, :longest].numpy()
         mask = padding_mask(source.lengths.numpy(), len(ids), width)
-        hidden = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size).output("hidden")
+        sizes = source_sizes(len(ids), width)
+        hidden = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size, sizes).output("hidden")
         return self._with_cross(hidden.copy(), source.lengths)
 
     def from_encoder(self, hidden: Tensor, lengths: Tensor) -> VerifierSource:
@@ -98,7 +97,7 @@ class OpenVinoVerifier:
         if self._is_relative and not (slots is None and own_cache.slot_positions is None):
             own_cache.note_positions(call)
         inputs = self._filled_inputs(call, own_cache)
-        program = self._programs.get(inputs.shape, wanted.hidden_layers, are_all_scored=queries is None)
+        program = self._program(inputs.shape, wanted, are_all_scored=queries is None)
         program.bind_group("call", inputs.arrays)
         program.bind_group("past", own_cache.views())
         program.bind_group("source", source.views())
@@ -111,7 +110,9 @@ class OpenVinoVerifier:
         return DecoderOutput(scores, self._hidden(program, call, wanted))
 
     def _with_cross(self, states: Array, lengths: Tensor) -> VerifierSource:
-        cross = self.engine.run("cross", {"hidden": states}, states.shape[0] * states.shape[1]).output("cross")
+        num_rows, width, _ = states.shape
+        sizes = source_sizes(num_rows, width)
+        cross = self.engine.run("cross", {"hidden": states}, num_rows * width, sizes).output("cross")
         tensors = {"hidden": torch.from_numpy(states), "cross": torch.from_numpy(cross.copy())}
         return VerifierSource.of(lengths, tensors)
 
@@ -121,6 +122,16 @@ class OpenVinoVerifier:
             self._inputs = StepInputs(shape, has_key_positions=self._is_relative)
         self._inputs.fill(call, cache.slot_positions)
         return self._inputs
+
+    def _program(self, shape: Shape, wanted: Wanted, *, are_all_scored: bool) -> Program:
+        """What runs a call of this shape."""
+        outputs: tuple[str, ...] = ("logits", "new")
+        if wanted.hidden_layers:
+            outputs += tuple(self._state_names[layer] for layer in sorted(set(wanted.hidden_layers)))
+        sizes = None
+        if shape.rows == 1 and are_all_scored:
+            sizes = ("rows", 1), ("queries", shape.queries), ("scored", shape.queries)
+        return self.engine.program("step", shape.rows * shape.queries, outputs, sizes)
 
     def _hidden(self, program: Program, call: Call, wanted: Wanted) -> Tensor | None:
         if not wanted.hidden_layers:

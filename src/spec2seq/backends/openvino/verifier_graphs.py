@@ -30,15 +30,20 @@ def verifier_graphs(network: Seq2Seq) -> dict[str, Any]:
     step: see `StepModule`.
     """
     network = cast("Seq2Seq", with_scaled_queries(network))
-    config = network.config
+    inputs = verifier_inputs(network.config)
+    return {
+        "encoder": trace_graph(_EncoderModule(network), inputs["encoder"], ["hidden"]),
+        "cross": trace_graph(network.cross, inputs["cross"], ["cross"]),
+        "step": trace_graph(StepModule(network), inputs["step"], ["logits", "new", *state_names(network.config)]),
+    }
+
+
+def verifier_inputs(config: ModelConfig) -> dict[str, list[GraphInput]]:
+    """The inputs of every graph."""
     ids = GraphInput("ids", torch.zeros(_B, _S, dtype=torch.int32), {0: "rows", 1: "source"})
     mask = GraphInput("mask", torch.zeros(_B, 1, 1, _S), {0: "rows", 3: "source"})
     hidden = GraphInput("hidden", torch.zeros(_B, _S, config.d_model), {0: "rows", 1: "source"})
-    return {
-        "encoder": trace_graph(_EncoderModule(network), [ids, mask], ["hidden"]),
-        "cross": trace_graph(network.cross, [hidden], ["cross"]),
-        "step": trace_graph(StepModule(network), step_inputs(config), ["logits", "new", *state_names(config)]),
-    }
+    return {"encoder": [ids, mask], "cross": [hidden], "step": _step_inputs(config)}
 
 
 def state_names(config: ModelConfig) -> list[str]:
@@ -46,7 +51,7 @@ def state_names(config: ModelConfig) -> list[str]:
     return [f"state{layer}" for layer in range(config.decoder_layers + 1)]
 
 
-def step_inputs(config: ModelConfig) -> list[GraphInput]:
+def _step_inputs(config: ModelConfig) -> list[GraphInput]:
     """The inputs of `StepModule.forward`, in order."""
     heads, width = config.decoder_heads, config.head_dim
     inputs = [
@@ -67,12 +72,6 @@ def step_inputs(config: ModelConfig) -> list[GraphInput]:
             for part in ("keys", "values")
         ]
     return inputs
-
-
-def fixed_step_shapes(config: ModelConfig, num_queries: int) -> dict[str, list[int]]:
-    """The shapes of the step's inputs for one row and so many queries, all of them scored."""
-    sizes = {"rows": 1, "queries": num_queries, "scored": num_queries}
-    return {entry.name: entry.shape(sizes) for entry in step_inputs(config)}
 
 
 class _EncoderModule(nn.Module):
