@@ -16,14 +16,18 @@ pytest.importorskip("openvino")
 
 from spec2seq.backends.openvino import engine as engines
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
+from spec2seq.backends.openvino.precision import in_precision
 from spec2seq.backends.openvino.program import Program
 from spec2seq.backends.openvino.sizes import padded_length, padded_prefix, padded_queries, padded_rows
 from spec2seq.backends.openvino.tracing import size_names
+from spec2seq.backends.openvino.trials import compute_alike
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
 from spec2seq.backends.openvino.verifier_graphs import verifier_graphs, verifier_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ONE_THREAD = ThreadPlan(1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +37,23 @@ def _inference() -> object:
 
 
 @pytest.fixture(scope="module")
-def graphs() -> dict[str, object]:
-    torch.manual_seed(4)
+def graphs() -> dict[str, Any]:
+    return _graphs(seed=4)
+
+
+def _graphs(seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
     network = Seq2Seq(tiny_config())
     for parameter in network.parameters():
         parameter.data.normal_(0.0, 0.4)
     return verifier_graphs(network)
 
 
-def _engine(graphs: dict[str, object], threads: ThreadPlan | None = None) -> Engine:
-    return Engine(graphs, size_names(verifier_inputs(tiny_config())), "float32", threads or ThreadPlan(1, 1))
+def _engine(graphs: dict[str, Any], threads: ThreadPlan | None = None) -> Engine:
+    return Engine(graphs, size_names(verifier_inputs(tiny_config())), "float32", threads or ONE_THREAD)
 
 
-def _verifier(graphs: dict[str, object]) -> OpenVinoVerifier:
+def _verifier(graphs: dict[str, Any]) -> OpenVinoVerifier:
     return OpenVinoVerifier(tiny_config(), _engine(graphs))
 
 
@@ -89,7 +97,7 @@ def _sized(verifier: OpenVinoVerifier, graph: str) -> set[int]:
 
 
 @pytest.mark.usefixtures("costs")
-def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, object]) -> None:
+def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, Any]) -> None:
     verifier = _verifier(graphs)
     plain = {width: _steps(_verifier(graphs), width) for width in (1, 5, 8)}
     assert torch.equal(_steps(verifier, 8), plain[8])  # 5 calls of 9 queries, all after the first alike
@@ -106,7 +114,7 @@ def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, obj
 
 
 @pytest.mark.usefixtures("costs")
-def test_alternating_sizes_get_programs_sooner(graphs: dict[str, object]) -> None:
+def test_alternating_sizes_get_programs_sooner(graphs: dict[str, Any]) -> None:
     verifier = _verifier(graphs)
     tokens = torch.full((1, 40), 7)
     for width in (9, 30, 9, 30):
@@ -117,7 +125,7 @@ def test_alternating_sizes_get_programs_sooner(graphs: dict[str, object]) -> Non
 
 
 @pytest.mark.usefixtures("costs")
-def test_memory_for_such_programs_is_limited(graphs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_such_programs_is_limited(graphs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = _verifier(graphs)
     num_bytes = verifier.engine.program("step", 1).num_bytes
     assert 30_000 < num_bytes < 50_000
@@ -133,7 +141,33 @@ def test_memory_for_such_programs_is_limited(graphs: dict[str, object], monkeypa
     assert _sized(verifier, "step") == {1}
 
 
-def test_few_positions_and_many_have_their_own_numbers_of_threads(graphs: dict[str, object]) -> None:
+@pytest.mark.usefixtures("costs")
+def test_programs_that_compute_something_else_are_not_used(
+    graphs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier, asked = _verifier(graphs), []
+    monkeypatch.setattr(engines, "compute_alike", lambda *arguments: bool(asked.append(arguments)))
+    for _ in range(3):
+        _steps(verifier, 1)
+        _steps(verifier, 5)
+    assert verifier.engine._sized == {}
+    assert len(asked) == 1  # nothing is expected of the graph any more
+
+
+def test_trials_tell_networks_apart(graphs: dict[str, Any]) -> None:
+    sizes = {"rows": 1, "queries": 3, "scored": 3}
+    others = _graphs(seed=5)
+    for precision in ("float32", "bfloat16"):
+        clones = [{name: graph.clone() for name, graph in these.items()} for these in (graphs, others)]
+        both = [in_precision(these, precision) for these in clones]
+        engine, other = (Engine(these, {}, precision, ONE_THREAD) for these in both)
+        for name, entries in size_names(verifier_inputs(tiny_config())).items():
+            program = engine.program(name, 1)
+            assert compute_alike(program, program, entries, sizes)
+            assert not compute_alike(program, other.program(name, 1), entries, sizes)
+
+
+def test_few_positions_and_many_have_their_own_numbers_of_threads(graphs: dict[str, Any]) -> None:
     engine = _engine(graphs, ThreadPlan(1, 2))
     few, many = engine.program("step", FEW_POSITIONS), engine.program("step", FEW_POSITIONS + 1)
     assert few is engine.program("step", 1)

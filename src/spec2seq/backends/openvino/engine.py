@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec2seq.backends.openvino.program import Program, with_outputs, with_sizes
+from spec2seq.backends.openvino.trials import compute_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +61,7 @@ class Engine:
         self._last_sizes: dict[tuple[str, Outputs], Sizes] = {}
         self._lost: dict[tuple[str, Outputs, Sizes], float] = defaultdict(float)
         self._bytes_left = _MOST_BYTES
+        self._untrusted: set[str] = set()  # graphs that compute something else with fixed sizes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -105,14 +107,19 @@ class Engine:
         is_change = self._last_sizes.get((name, outputs)) != sizes
         self._last_sizes[name, outputs] = sizes
         self._lost[key] += _SAVED_PER_CHANGE if is_change else _SAVED_PER_CALL
-        if plain is None or self._lost[key] < plain.seconds_to_compile or plain.num_bytes > self._bytes_left:
+        is_worth_it = plain is not None and self._lost[key] >= plain.seconds_to_compile
+        if plain is None or not is_worth_it or plain.num_bytes > self._bytes_left or name in self._untrusted:
             return None
         self._bytes_left -= plain.num_bytes
         graph = self.graphs[name]
         graph = graph.clone() if outputs is None else with_outputs(graph, outputs)
         graph = with_sizes(graph, self.sizes[name], dict(sizes))
-        self._sized[key] = Program(graph, self.precision, self._num_threads(num_positions))
-        return self._sized[key]
+        sized = Program(graph, self.precision, self._num_threads(num_positions))
+        if not compute_alike(plain, sized, self.sizes[name], dict(sizes)):
+            self._untrusted.add(name)
+            return None
+        self._sized[key] = sized
+        return sized
 
     def _num_threads(self, num_positions: int) -> int:
         return self.threads.few if num_positions <= FEW_POSITIONS else self.threads.many

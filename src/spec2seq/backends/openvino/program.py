@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,24 @@ if TYPE_CHECKING:
 _INT8_GROUP = 32  # numbers of a row that share a scale when activations are rounded to int8
 
 
+class InputType(NamedTuple):
+    """Sizes of an input, -1 where they vary, and the type of its numbers by OpenVINO's name ("f32", "bf16", "i32")."""
+
+    shape: tuple[int, ...]
+    type_name: str
+
+    @classmethod
+    def of(cls, port: Any) -> InputType:
+        """Read it off a graph's input."""
+        sizes = (size.get_length() if size.is_static else -1 for size in port.get_partial_shape())
+        return cls(tuple(sizes), port.get_element_type().get_type_name())
+
+
 class Program:
     """One graph on one number of threads. Not safe for use from several threads at once.
 
     Attributes:
+        inputs: their types, by name.
         num_bytes: what its weights take.
         seconds_to_compile: how long it took to make.
     """
@@ -47,7 +61,7 @@ class Program:
         self._inputs, self._outputs = (
             {port_name(port): i for i, port in enumerate(side)} for side in (model.inputs, model.outputs)
         )
-        self._halves = {port_name(port) for port in model.inputs if port.get_element_type() == self._bfloat16}
+        self.inputs = {port_name(port): InputType.of(port) for port in model.inputs}
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._groups: dict[str, Mapping[str, np.ndarray[Any, Any]]] = {}
 
@@ -57,7 +71,7 @@ class Program:
         An input that takes bfloat16 is given as int16.
         """
         self._bound[name] = array  # the engine keeps no reference of its own
-        if name in self._halves:
+        if self.inputs[name].type_name == "bf16":
             tensor = self._make_tensor(array, list(array.shape), self._bfloat16)
         else:
             tensor = self._make_tensor(array, shared_memory=True)
@@ -71,6 +85,13 @@ class Program:
         for name, array in arrays.items():
             if name in self._inputs:
                 self.bind(name, array)
+
+    def run_once(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of all outputs for these inputs, which are let go of."""
+        self.bind_group("once", arrays)
+        self.run()
+        self._groups.clear()
+        return {name: self.output(name).copy() for name in self._outputs}
 
     def run(self) -> None:
         """Compute the outputs from what the bound arrays hold now."""
