@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import tiny_config
 from spec2seq.types import DecoderOutput, DraftBlock, SourceBatch
 

@@ -3,14 +3,14 @@
 
 from pathlib import Path
 
-from spec2seq.config import OPTION_NAMES, option_info
+from spec2seq.generation_options import OPTION_NAMES, option_info
 
 PAGE = Path(__file__).with_name("options.md")
 
 INTRODUCTION = """\
 # Generation options
 
-Written by `make docs` from `spec2seq.config.GenerationOptions`; edit the options there, not this page.
+Written by `make docs` from `spec2seq.generation_options.GenerationOptions`; edit the options there, not this page.
 
 Names and meanings are those of transformers' `generate`, except the last ones, which are this package's own. Every
 option is a keyword of `Pipeline.generate`, a field of `GenerationOptions`, and, but for `output_scores` and

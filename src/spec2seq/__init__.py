@@ -6,8 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spec2seq.config import GenerationOptions as GenerationOptions
-    from spec2seq.config import ResolvedOptions as ResolvedOptions
     from spec2seq.errors import CheckpointError as CheckpointError
     from spec2seq.errors import DrafterMismatchError as DrafterMismatchError
     from spec2seq.errors import InputError as InputError
@@ -17,6 +15,8 @@ if TYPE_CHECKING:
     from spec2seq.errors import OptionError as OptionError
     from spec2seq.errors import Spec2SeqError as Spec2SeqError
     from spec2seq.errors import UnsupportedModelError as UnsupportedModelError
+    from spec2seq.generation_options import GenerationOptions as GenerationOptions
+    from spec2seq.generation_options import ResolvedOptions as ResolvedOptions
     from spec2seq.huggingface import TaskPipeline as TaskPipeline
     from spec2seq.huggingface import custom_generate as custom_generate
     from spec2seq.huggingface import pipeline as pipeline
@@ -30,7 +30,7 @@ _HOMES = {
     "Alternative": "spec2seq.pipelines",
     "CheckpointError": "spec2seq.errors",
     "DrafterMismatchError": "spec2seq.errors",
-    "GenerationOptions": "spec2seq.config",
+    "GenerationOptions": "spec2seq.generation_options",
     "GenerationResult": "spec2seq.pipelines",
     "InputError": "spec2seq.errors",
     "MissingExtraError": "spec2seq.errors",
@@ -39,7 +39,7 @@ _HOMES = {
     "OptionError": "spec2seq.errors",
     "Pipeline": "spec2seq.pipelines",
     "RequestStats": "spec2seq.types",
-    "ResolvedOptions": "spec2seq.config",
+    "ResolvedOptions": "spec2seq.generation_options",
     "Spec2SeqError": "spec2seq.errors",
     "TaskPipeline": "spec2seq.huggingface",
     "UnsupportedModelError": "spec2seq.errors",

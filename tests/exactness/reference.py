@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spec2seq.backends.torch_engine import TorchVerifier
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
+from spec2seq.option_resolution import resolve_options
 from spec2seq.types import SourceBatch, pad_rows
 from spec2seq.weights import load_model
 from tests.families import tiny_hf_model

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
 from spec2seq.errors import InputError, OptionError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import ConstantDrafter, OracleDrafter, RandomDrafter, TableVerifier
 from spec2seq.types import DecoderOutput, DraftBlock, SourceBatch
 from tests.exactness.reference import Pair
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Choose, Drafter, Verifier
     from spec2seq.types import Emission, Prefix
 

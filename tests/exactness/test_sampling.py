@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.noise import RowNoise
 from spec2seq.decoding.warpers import Warpers
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import (
     ConstantDrafter,
     OracleDrafter,

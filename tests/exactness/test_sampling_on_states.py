@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.warpers import Warpers
+from spec2seq.option_resolution import resolve_options
 from spec2seq.types import SourceBatch, Wanted
 from tests.chi_square import p_value
 from tests.unit.test_drafters_on_states import make_drafter, verifier

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.small_model import SmallModelDrafter
 from spec2seq.errors import InputError, OptionError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import RandomDrafter
 from spec2seq.types import SourceBatch
 from tests.exactness.reference import Pair

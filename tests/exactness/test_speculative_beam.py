@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.speculative_beam import SpeculativeBeamSearch
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import OracleDrafter, RandomDrafter, WrongDrafter
 from spec2seq.types import SourceBatch, pad_rows
 from tests.exactness.reference import Pair, cut_after

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from spec2seq.config import ResolvedOptions, resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.small_model import SmallModelDrafter
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.errors import OptionError
 from spec2seq.evaluation.drafter_alone import DrafterAlone
+from spec2seq.generation_options import ResolvedOptions
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import ConstantDrafter, OracleDrafter, TableVerifier, tiny_config
 from spec2seq.types import Prefix, SourceBatch, Wanted
 from tests.tiny_drafters import tiny_drafter

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from spec2seq.backends.torch_engine import TorchVerifier
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.blockwise import BlockwiseDrafter
 from spec2seq.drafters.feature import FeatureDrafter
 from spec2seq.errors import OptionError
 from spec2seq.evaluation.walk import walk_drafter
 from spec2seq.nn.seq2seq import Seq2Seq
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.results import sum_stats
 from spec2seq.testing import tiny_config
 from spec2seq.types import DecodedRequest, Prefix, SourceBatch, pad_rows

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import TableVerifier
 from spec2seq.types import DraftBlock, Prefix, SourceBatch, Wanted, pad_rows
 from tests.tiny_drafters import tiny_drafter

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.transfer import packed, unpacked
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import tiny_config
 from spec2seq.types import SourceBatch
 

@@ -10,15 +10,10 @@ import pytest
 import torch
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
-from spec2seq.config import (
-    CHECKPOINT_SETTINGS,
-    OPTION_NAMES,
-    GenerationOptions,
-    ModelConfig,
-    option_info,
-    resolve_options,
-)
+from spec2seq.config import ModelConfig
 from spec2seq.errors import OptionError
+from spec2seq.generation_options import OPTION_NAMES, GenerationOptions, option_info
+from spec2seq.option_resolution import CHECKPOINT_SETTINGS, resolve_options
 
 MODEL = ModelConfig(
     "marian", 50, 50, 16, 2, 2, 2, 2, 8, 32, 32, "relu", "sinusoidal",
@@ -405,5 +400,5 @@ def test_resolved_options_can_be_printed():
 
 
 def test_options_need_no_torch():
-    code = "import sys, spec2seq.config; sys.exit('torch' in sys.modules)"
+    code = "import sys, spec2seq.option_resolution; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spec2seq import GenerationOptions, Pipeline
-from spec2seq.config import OPTION_NAMES
 from spec2seq.errors import (
     DrafterMismatchError,
     InputError,
@@ -22,6 +21,7 @@ from spec2seq.errors import (
     OptionError,
     Spec2SeqError,
 )
+from spec2seq.generation_options import OPTION_NAMES
 from spec2seq.pipelines.arguments import GenerationArguments
 from tests.text_models import LINES, TEXT_FAMILIES, make_text_model
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from spec2seq.config import ModelConfig, ResolvedOptions, resolve_options
+from spec2seq.config import ModelConfig
 from spec2seq.decoding.processors import Processors, QueryContext, build_processors
+from spec2seq.generation_options import ResolvedOptions
+from spec2seq.option_resolution import resolve_options
 
 VOCAB = 20
 MODEL = ModelConfig(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spec2seq.config import GenerationOptions, ResolvedOptions, resolve_options
 from spec2seq.errors import OptionError
+from spec2seq.generation_options import GenerationOptions, ResolvedOptions
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import tiny_config
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.samples import SampleGroup
 from spec2seq.decoding.search import Request
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import tiny_config
 from spec2seq.types import Emission, FinishReason, Hypothesis
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 from transformers.generation.logits_process import TopPLogitsWarper
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.warpers import Warpers
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import tiny_config
 
 NUM_ROWS, NUM_QUERIES, VOCAB_SIZE = 30, 4, 60

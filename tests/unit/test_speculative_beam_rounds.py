@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.beam_search import BeamSearch
 from spec2seq.decoding.loop import Decoder
 from spec2seq.decoding.search_choice import make_search
@@ -15,6 +14,7 @@ from spec2seq.decoding.speculative_beam import SpeculativeBeamSearch
 from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.small_model import SmallModelDrafter
 from spec2seq.errors import OptionError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.testing import ConstantDrafter, OracleDrafter, RandomDrafter, TableVerifier, WrongDrafter, tiny_config
 from spec2seq.types import Acceptance, DecoderOutput, DraftBlock, Prefix, SourceBatch, TensorScores
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.errors import InputError, OptionError
 from spec2seq.evaluation.walk import DEFAULT_WALK_TOKENS, WalkFigures, walk, walk_drafter
 from spec2seq.interfaces import EncoderOutput
 from spec2seq.nn.spec_drafter import SpecDrafterNetwork
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.results import sum_stats
 from spec2seq.testing import TableVerifier, tiny_config
 from spec2seq.types import DecodedRequest, DraftBlock, SourceBatch, pad_rows

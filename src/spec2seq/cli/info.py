@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spec2seq.cli.model_size import parameters_by_type
-from spec2seq.config import resolve_options
+from spec2seq.option_resolution import resolve_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

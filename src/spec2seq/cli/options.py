@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spec2seq.config import OPTION_NAMES, option_info
 from spec2seq.errors import OptionError
+from spec2seq.generation_options import OPTION_NAMES, option_info
 from spec2seq.pipelines.arguments import LongInput
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from spec2seq.cli.options import (
     with_generation_options,
 )
 from spec2seq.cli.translate import bundled_model
-from spec2seq.config import GenerationOptions
+from spec2seq.generation_options import GenerationOptions
 from spec2seq.serving.limits import Limits
 
 _LIMITS = Limits()

@@ -16,7 +16,7 @@ from spec2seq.decoding.state import grown_width
 from spec2seq.types import Hypothesis
 
 if TYPE_CHECKING:
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.types import Prefix
 
 # Finite, so that it can be added and divided; the sums of log-probabilities of real outputs are far above it.

@@ -21,8 +21,8 @@ from spec2seq.types import DecodedRequest, Emission, SourceBatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Search
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Drafter, Verifier
     from spec2seq.types import FinishReason
 

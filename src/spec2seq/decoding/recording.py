@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.search import Request
     from spec2seq.decoding.state import Counts, Flags
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Verifier
     from spec2seq.types import Scores
 

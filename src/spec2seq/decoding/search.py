@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.recording import ScoreRecord
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Cache, Drafter, EncoderOutput, Verifier
     from spec2seq.types import DecoderOutput, DraftBlock, Emission, Scores, SourceBatch, Wanted
 

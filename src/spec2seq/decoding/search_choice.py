@@ -12,8 +12,9 @@ from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, Specula
 from spec2seq.errors import OptionError
 
 if TYPE_CHECKING:
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
     from spec2seq.decoding.search import Search
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
 
 # a model without a position table sets no limit of its own

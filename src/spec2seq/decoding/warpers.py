@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
 
 _BANNED = float("-inf")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
 
 
 def convert(model: Path, output: Path) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Drafter
 
 _NO_OUTPUT = DecoderOutput(TensorScores(torch.empty(0, 0, 0)))  # there was no call that could have one

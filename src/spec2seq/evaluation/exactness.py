@@ -15,7 +15,7 @@ from spec2seq.pipelines.results import sum_stats
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Verifier
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.pipelines.plans import Piece, TextOptions

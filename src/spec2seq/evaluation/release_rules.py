@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spec2seq.config import GenerationOptions
 from spec2seq.errors import OptionError
+from spec2seq.generation_options import GenerationOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ from spec2seq.types import SourceBatch, TensorScores, Wanted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Verifier
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from spec2seq.config import resolve_options
 from spec2seq.errors import OptionError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.transformers_settings import NEUTRAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
+    from spec2seq.generation_options import ResolvedOptions
 
 Read = Callable[[Any], dict[str, Any]]
 

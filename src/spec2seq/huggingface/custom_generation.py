@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.huggingface.live_models import DrafterChoice
     from spec2seq.pipelines.streaming import TokenStreamer
     from spec2seq.types import DecodedRequest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spec2seq.config import GenerationOptions
 from spec2seq.errors import CheckpointError, OptionError
+from spec2seq.generation_options import GenerationOptions
 from spec2seq.weights.checkpoint import read_json
 
 if TYPE_CHECKING:

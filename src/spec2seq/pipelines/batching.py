@@ -14,8 +14,8 @@ from spec2seq.pipelines.piece_decoder import PieceDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.loop import Decoder
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.plans import Piece
     from spec2seq.types import DecodedRequest
 

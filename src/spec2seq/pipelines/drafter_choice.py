@@ -16,7 +16,8 @@ from spec2seq.weights.fingerprints import VOCABULARY_FILES, VerifierFingerprint,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import Drafter
     from spec2seq.pipelines.engines import EngineChoice
     from spec2seq.weights import LoadedModel

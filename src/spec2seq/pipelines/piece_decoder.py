@@ -11,8 +11,9 @@ from spec2seq.types import SourceBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
     from spec2seq.decoding.loop import Decoder
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.plans import Piece
     from spec2seq.tokenization import TargetStart
     from spec2seq.types import DecodedRequest, Emission

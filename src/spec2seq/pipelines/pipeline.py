@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.loop import Decoder
 from spec2seq.errors import InputError, OptionError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.pipelines.batching import decode_pieces, explained_memory_errors, max_rows
 from spec2seq.pipelines.collecting import Collector, Reporter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Self, Unpack
 
-    from spec2seq.config import GenerationOptions, ResolvedOptions
+    from spec2seq.generation_options import GenerationOptions, ResolvedOptions
     from spec2seq.interfaces import Verifier
     from spec2seq.pipelines.arguments import GenerationArguments, LongInput
     from spec2seq.pipelines.batching import OnTokens

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from spec2seq.config import ModelConfig, ResolvedOptions
+    from spec2seq.config import ModelConfig
     from spec2seq.decoding.loop import Decoder
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.batching import OnTokens
     from spec2seq.pipelines.piece_decoder import PieceNews
     from spec2seq.pipelines.plans import InputPlan, Piece

@@ -26,7 +26,7 @@ from spec2seq.serving.service import Service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from spec2seq.config import GenerationOptions
+    from spec2seq.generation_options import GenerationOptions
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.serving.limits import Limits
     from spec2seq.serving.service import ServiceSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.arguments import GenerationArguments
     from spec2seq.pipelines.plans import InputPlan, TextOptions
     from spec2seq.pipelines.results import GenerationResult

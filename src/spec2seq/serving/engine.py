@@ -14,7 +14,7 @@ from spec2seq.serving.refusals import DeadlineError, ModelFailureError, QueueFul
 from spec2seq.serving.scheduler import LOG, Observer, Scheduler
 
 if TYPE_CHECKING:
-    from spec2seq.config import GenerationOptions
+    from spec2seq.generation_options import GenerationOptions
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.serving.calls import TextCall
     from spec2seq.serving.limits import Limits

@@ -19,7 +19,7 @@ from spec2seq.serving.tellers import make_teller
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.piece_decoder import PieceNews
     from spec2seq.pipelines.plans import InputPlan, Piece
     from spec2seq.pipelines.results import GenerationResult

@@ -9,8 +9,8 @@ from spec2seq.pipelines.piece_decoder import PieceDecoder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.decoding.loop import Decoder
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.piece_decoder import PieceNews
     from spec2seq.serving.jobs import Job
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from spec2seq.config import option_info
+from spec2seq.generation_options import option_info
 from spec2seq.serving.option_fields import REQUEST_OPTIONS, largest
 from spec2seq.serving.schemas import (
     CompletionError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from spec2seq.config import OPTION_NAMES, option_info
+from spec2seq.generation_options import OPTION_NAMES, option_info
 from spec2seq.serving.bodies import json_type
 from spec2seq.serving.refusals import InvalidRequestError
 

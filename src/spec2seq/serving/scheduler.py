@@ -15,8 +15,8 @@ from spec2seq.serving.lanes import Entry, LaneKey, LaneSet, rows_of
 from spec2seq.serving.refusals import ModelFailureError
 
 if TYPE_CHECKING:
-    from spec2seq.config import GenerationOptions, ResolvedOptions
     from spec2seq.decoding.loop import Decoder
+    from spec2seq.generation_options import GenerationOptions, ResolvedOptions
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.pipelines.plans import InputPlan
     from spec2seq.serving.jobs import Job

@@ -21,7 +21,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from types import FrameType
 
-    from spec2seq.config import GenerationOptions
+    from spec2seq.generation_options import GenerationOptions
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.serving.engine import Engine
     from spec2seq.serving.limits import Limits

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.pipeline import Pipeline
     from spec2seq.pipelines.plans import Piece
     from spec2seq.training.records import Record

@@ -15,12 +15,12 @@ from spec2seq.pipelines.pipeline import Pipeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.evaluation.benchmark.systems import Method, System
     from spec2seq.evaluation.benchmark.task import DecodingTask
     from spec2seq.evaluation.benchmark.timing import IdLists
     from spec2seq.evaluation.ctranslate2_peer import CTranslate2Peer
     from spec2seq.evaluation.peers import TransformersPeer
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.types import RequestStats
 
 # what transformers drafts by prompt lookup, as its documentation has it

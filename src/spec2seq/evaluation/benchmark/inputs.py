@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spec2seq.config import resolve_options
 from spec2seq.errors import InputError
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.plans import TextOptions, TextPlanner
 from spec2seq.tokenization import TargetStart, TextTokenizer
 from spec2seq.weights import read_model_config

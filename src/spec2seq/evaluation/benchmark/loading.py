@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec2seq.config import resolve_options
 from spec2seq.decoding.processors import build_processors
 from spec2seq.errors import MissingExtraError, UnsupportedModelError
 from spec2seq.evaluation.benchmark.engines import CTranslate2Engine, OurEngine, TransformersEngine
@@ -14,6 +13,7 @@ from spec2seq.evaluation.benchmark.systems import missing_package
 from spec2seq.evaluation.benchmark.task import DecodingTask
 from spec2seq.evaluation.ctranslate2_peer import CTranslate2Peer, convert
 from spec2seq.evaluation.peers import TransformersPeer, silence_transformers
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.pipeline import Pipeline
 from spec2seq.tokenization import TargetStart
 from spec2seq.weights import read_model_config
@@ -21,9 +21,9 @@ from spec2seq.weights import read_model_config
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spec2seq.config import ResolvedOptions
     from spec2seq.evaluation.benchmark.engines import LoadedEngine
     from spec2seq.evaluation.benchmark.systems import Engine
+    from spec2seq.generation_options import ResolvedOptions
 
 
 class EngineLoader:

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from spec2seq.config import resolve_options
 from spec2seq.errors import MissingExtraError
 from spec2seq.evaluation.benchmark.agreement import decode_reference
 from spec2seq.evaluation.benchmark.blocks import study_blocks
@@ -24,6 +23,7 @@ from spec2seq.evaluation.benchmark.reporting import write_profile, write_report
 from spec2seq.evaluation.benchmark.setup import BenchmarkSetup
 from spec2seq.evaluation.benchmark.task import DecodingTask
 from spec2seq.evaluation.quality import score_systems
+from spec2seq.option_resolution import resolve_options
 from spec2seq.pipelines.plans import TextOptions
 from spec2seq.weights import read_model_config
 from spec2seq.weights.checkpoint import resolve_folder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from spec2seq.config import ResolvedOptions
+    from spec2seq.generation_options import ResolvedOptions
     from spec2seq.pipelines.arguments import GenerationArguments
     from spec2seq.pipelines.engines import EngineChoice
     from spec2seq.tokenization import TargetStart
