@@ -99,7 +99,6 @@ def new_feature_drafter(
     if network.prefix_reader.mixture is not None:
         network.prefix_reader.mixture.fill_(1 / len(config.hidden_layers))
     if network.bigrams is not None:
-        network.bigrams.before.normal_(0.0, 1.0, generator=generator)
         network.bigrams.after.zero_()
     if network.shortlist is not None:
         network.shortlist.copy_(shortlist)
