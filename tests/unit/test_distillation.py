@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 
 from spec2seq import Pipeline
 from spec2seq.cli.main import run
@@ -22,6 +23,8 @@ from tests.text_models import LINES, make_text_model
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from spec2seq.training.distillation import DistillationReport
 
 OPTIONS: dict[str, Any] = {"num_beams": 1, "max_new_tokens": 6}
 
@@ -157,9 +160,33 @@ def test_a_run_killed_while_writing_leaves_no_half_shard(
         with pytest.raises(KeyboardInterrupt):
             distillation.run()
     names = sorted(contents(tmp_path / "out"))
-    assert names == ["manifest.json", f"shard-00000.jsonl.{os.getpid()}.part"]
+    assert names == ["manifest.json", f"shard-00000.jsonl.{os.getpid()}.part", "shard-00000.lock"]
     prepared(pipeline, source, tmp_path / "out").run()
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_two_at_once_share_the_shards_and_the_last_completes(pipeline: Pipeline, source: Path, tmp_path: Path) -> None:
+    prepared(pipeline, source, tmp_path / "alone").run()
+    first, second = (prepared(pipeline, source, tmp_path / "out") for _ in range(2))
+    reports: list[DistillationReport] = []
+
+    def while_first_is_at_its_first_shard() -> None:
+        if not reports:
+            reports.append(second.run())
+
+    last = first.run(while_first_is_at_its_first_shard)
+    assert (reports[0].run_lines, reports[0].num_elsewhere) == (5, 1)
+    assert (last.run_lines, last.num_elsewhere, last.num_pairs) == (3, 0, 8)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+def test_a_shard_in_other_hands_leaves_the_folder_incomplete(pipeline: Pipeline, source: Path, tmp_path: Path) -> None:
+    distillation = prepared(pipeline, source, tmp_path / "out")
+    with FileLock(tmp_path / "out" / "shard-00001.lock"):
+        assert distillation.run().num_elsewhere == 1
+    with pytest.raises(CheckpointError, match="not complete: run the same"):
+        read_manifest(tmp_path / "out")
+    assert distillation.run().num_pairs == 8
 
 
 def test_a_finished_distillation_is_not_done_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -26,8 +27,6 @@ from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 from spec2seq.training.shards import DEFAULT_SHARD_LINES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from spec2seq.pipelines.arguments import GenerationArguments
     from spec2seq.training.distillation import Distillation, DistillationReport
 
@@ -70,7 +69,7 @@ def distill(
 
     Greedy search unless --num-beams is given: for exact greedy decoding its outputs hold every prefix that is met
     there. Blank lines, lines that are not UTF-8, too long ones and those that the model fails on are skipped and
-    counted.
+    counted. The same command run several times at once shares the work.
     """
     from spec2seq.pipelines import Pipeline
     from spec2seq.training.distillation import Distillation, DistillationSettings
@@ -91,20 +90,18 @@ def _run(distillation: Distillation) -> DistillationReport:
     """With a progress bar where somebody watches, and a line per shard where nobody does."""
     from spec2seq.cli.progress import line_progress
 
-    num_lines, num_before = distillation.num_lines, distillation.num_done
-    on_shard = None if sys.stderr.isatty() else _shard_printer(num_lines, num_before)
-    with line_progress(num_lines, num_before) as advance:
+    num_before = distillation.num_done
+    on_shard = None if sys.stderr.isatty() else partial(_tell_shard, distillation, num_before)
+    with line_progress(distillation.num_lines, num_before) as advance:
         return distillation.run(advance, on_shard)
 
 
-def _shard_printer(num_lines: int, num_before: int) -> Callable[[DistillationReport], None]:
-    def tell(report: DistillationReport) -> None:
-        num_done = num_before + report.run_lines
-        rate = report.run_lines / report.run_seconds
-        minutes_left = (num_lines - num_done) / rate / 60
-        typer.echo(f"{num_done} of {num_lines} lines, {rate:.1f} lines/s, {minutes_left:.1f} min left", err=True)
-
-    return tell
+def _tell_shard(distillation: Distillation, num_before: int, report: DistillationReport) -> None:
+    """How far all processes at this job are."""
+    num_lines, num_done = distillation.num_lines, distillation.num_done
+    rate = (num_done - num_before) / report.run_seconds
+    minutes_left = (num_lines - num_done) / rate / 60
+    typer.echo(f"{num_done} of {num_lines} lines, {rate:.1f} lines/s, {minutes_left:.1f} min left", err=True)
 
 
 def _summary(report: DistillationReport) -> str:
@@ -119,4 +116,9 @@ def _summary(report: DistillationReport) -> str:
         lines.append(f"cut at the limit: {report.num_cut} outputs, {report.num_degenerate} of them run in circles")
     for reason, numbers in report.skipped.items():
         lines.append(f"skipped, {reason}: {len(numbers)}, the first is line {numbers[0]}")
+    if report.num_elsewhere:
+        lines.append(
+            f"not complete: {report.num_elsewhere} files are in other processes' hands; where none runs any more, run "
+            "the same command again"
+        )
     return "\n".join(lines)

@@ -86,6 +86,7 @@ class DistillationReport:
         num_degenerate, num_cut: outputs that run in circles; that the limit cut.
         skipped: numbers of the lines without a pair, by reason.
         run_lines, run_tokens, run_seconds: what this run decoded.
+        num_elsewhere: shards that another process is still at; the last one to finish completes the folder.
     """
 
     num_pairs: int = 0
@@ -96,6 +97,7 @@ class DistillationReport:
     run_lines: int = 0
     run_tokens: int = 0
     run_seconds: float = 0.0
+    num_elsewhere: int = 0
 
     def count(self, record: Record) -> None:
         """Add a record to the totals."""
@@ -110,6 +112,8 @@ class DistillationReport:
 
 class Distillation:
     """A verifier's outputs for a text, written to a folder. One interrupted before goes on where it was.
+
+    Several at once, in processes of their own, share the shards of one folder.
 
     Args:
         pipeline: the verifier; a drafter only changes the speed.
@@ -136,33 +140,32 @@ class Distillation:
         }
         self._shards = ShardWriter(folder, job, {"model": model.name, "source": source.name})
         self.num_lines = len(source.raw)
-        self._waiting = [i for i, _ in enumerate(self._starts()) if not self._shards.is_done(i)]
 
     @property
     def num_done(self) -> int:
         """Lines in the shards that are written."""
-        return self.num_lines - sum(len(self._lines(i)) for i in self._waiting)
+        return sum(len(self._lines(i)) for i in range(len(self._starts())) if self._shards.is_done(i))
 
     def run(
         self, on_line: Callable[[], None] | None = None, on_shard: Callable[[DistillationReport], None] | None = None
     ) -> DistillationReport:
-        """Distil what is missing.
+        """Distil what is missing and in no other process's hands.
 
         Args:
             on_line: called after each line of this run.
             on_shard: called after each shard with what this run has done so far.
 
         Returns:
-            The totals over all shards.
+            The totals over all shards that are written.
 
         Raises:
             OptionError: a language code is wrong, or missing.
             OSError: a shard cannot be written.
         """
         report, start = DistillationReport(), perf_counter()
-        while self._waiting:
-            records = self._distil(self._waiting[0], on_line or _ignore)
-            self._shards.write(self._waiting.pop(0), records)
+        for index in self._shards.missing(len(self._starts())):
+            records = self._distil(index, on_line or _ignore)
+            self._shards.write(index, records)
             report.run_lines += len(records)
             report.run_tokens += sum(len(one.target_ids) for one in records if isinstance(one, DistilledPair))
             report.run_seconds = perf_counter() - start
@@ -173,9 +176,13 @@ class Distillation:
 
     def _finish(self, report: DistillationReport) -> None:
         num_shards = len(self._starts())
-        for index in range(num_shards):
+        done = [index for index in range(num_shards) if self._shards.is_done(index)]
+        for index in done:
             for record in read_shard(shard_path(self._shards.folder, index)):
                 report.count(record)
+        report.num_elsewhere = num_shards - len(done)
+        if report.num_elsewhere:
+            return
         totals = {name: getattr(report, name) for name in ("num_pairs", "num_target_tokens", "num_degenerate")}
         num_skipped = {reason: len(lines) for reason, lines in report.skipped.items()}
         self._shards.finish({"num_shards": num_shards, **totals, "num_cut": report.num_cut, "skipped": num_skipped})

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
 
 from spec2seq.errors import CheckpointError, ModelNotFoundError, OptionError
 from spec2seq.training.records import DistilledPair, from_json, to_json
@@ -48,6 +51,15 @@ class ShardWriter:
         """Whether the shard with this index, from 0, was written."""
         return shard_path(self.folder, index).exists()
 
+    def missing(self, num_shards: int) -> Iterator[int]:
+        """The shards that are not written and in no other process's hands; each in this one's until the next is asked
+        for."""
+        for index in range(num_shards):
+            # a lock ends with its process, however that ends
+            with suppress(Timeout), FileLock(self.folder / f"shard-{index:05d}.lock", timeout=0):
+                if not self.is_done(index):
+                    yield index
+
     def write(self, index: int, records: Iterable[Record]) -> None:
         """Write a shard as a whole or not at all."""
         text = "".join(to_json(record) + "\n" for record in records)
@@ -57,8 +69,8 @@ class ShardWriter:
         """Say in the manifest that all shards are there, and what they add up to."""
         self._manifest["totals"] = dict(totals)
         self._write_manifest()
-        for rest in self.folder.glob("*.part"):  # of runs that were killed while they wrote
-            rest.unlink()
+        for rest in (*self.folder.glob("*.part"), *self.folder.glob("*.lock")):  # of runs killed while they wrote, too
+            rest.unlink(missing_ok=True)
 
     def _write_manifest(self) -> None:
         _replace(self.folder / MANIFEST, json.dumps(self._manifest, indent=2, ensure_ascii=False) + "\n")
