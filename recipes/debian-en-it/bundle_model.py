@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from train_tokenizer import copy_tokenizer
 
-COPIED = ("generation_config.json", "source.spm", "target.spm", "vocab.json", "tokenizer_config.json", "training.json")
+COPIED = ("generation_config.json", "training.json")
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
     (arguments.output / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in COPIED:
         shutil.copy(arguments.source / name, arguments.output / name)
+    copy_tokenizer(arguments.source, arguments.output)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from corpus_files import read_pairs
 from torch import Tensor
 from torch.utils.data import Dataset
-from train_tokenizer import EOS
+from transformers import AutoTokenizer
 
 from spec2seq.errors import InputError
 from spec2seq.training.shards import read_pairs as read_distilled
@@ -51,15 +51,14 @@ def read_corpus(folder: Path, tokenizer: Path) -> TrainingData:
     Raises:
         InputError: a part is missing or holds no pair.
     """
-    from sentencepiece import SentencePieceProcessor
-
-    pieces = SentencePieceProcessor(model_file=str(tokenizer / "source.spm"))
+    to_ids = AutoTokenizer.from_pretrained(tokenizer)
     parts = []
     for name in ("train", "valid"):
         pairs = list(read_pairs(folder / f"{name}.tsv.gz"))
-        sources, targets = (pieces.encode([getattr(pair, side) for pair in pairs]) for side in ("source", "target"))
+        sources = to_ids([pair.source for pair in pairs])["input_ids"]
+        targets = to_ids(text_target=[pair.target for pair in pairs])["input_ids"]
         ids = [
-            IdPair([*source, EOS], [*target, EOS], pair.kind == "paragraph")
+            IdPair(source, target, pair.kind == "paragraph")
             for source, target, pair in zip(sources, targets, pairs, strict=True)
         ]
         parts.append(_short(ids, folder / f"{name}.tsv.gz"))

@@ -129,6 +129,7 @@ def stages(work: Path, scale: Scale, tsv: Sequence[Path] | None, processes: int)
     source = ["--tsv", *map(str, tsv)] if tsv else list(scale.corpus)
     script = _script
     trained = script("train_verifier", "--corpus", corpus, "--tokenizer", work / "tokenizer", "-o", work / "verifier")
+    distilled = _verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", 1)
     small = script("train_verifier", "--distilled", pairs, "--tokenizer", model, "-o", work / "small")
     return [
         Stage("corpus", script("build_corpus", "-o", corpus, *source)),
@@ -137,7 +138,9 @@ def stages(work: Path, scale: Scale, tsv: Sequence[Path] | None, processes: int)
         ),
         Stage("verifier", [*trained, *scale.verifier], processes),
         Stage("model", script("bundle_model", work / "verifier" / "model", model)),
-        Stage("pairs", _verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", processes)),
+        Stage(
+            "pairs", _verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", 1), processes
+        ),
         *_drafter_stages(work, scale, processes),
         Stage("small", [*small, *scale.small], processes),
         Stage("results", _evaluation(work, scale)),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Train a sentencepiece vocabulary for both languages, and write the tokenizer files of a Marian model.
+"""Train a sentencepiece vocabulary for both languages, and write the tokenizer files of a Marian or a T5 model.
 
     python recipes/debian-en-it/train_tokenizer.py corpus/train.tsv.gz --output tokenizer
 
-The pad token is no piece: it follows the last one. A folder that holds a tokenizer already is left as it is.
+A folder that holds a tokenizer already is left as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 NUM_PIECES = 8000
 EOS, UNKNOWN = 0, 1  # where Marian's vocabularies have them
 PAD_TOKEN = "<pad>"
-TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")
+TOKENIZER_FILES = {
+    "marian": ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json"),
+    "t5": ("tokenizer.json", "tokenizer_config.json"),
+}
+"""By family. The last one is written last: a folder that has it is complete."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--pieces", type=int, default=NUM_PIECES, metavar="N", help=f"size of the vocabulary (default: {NUM_PIECES})"
     )
+    parser.add_argument("--family", choices=list(TOKENIZER_FILES), default="marian", help="(default: marian)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="(default: 2)")
     return parser.parse_args()
 
@@ -69,8 +74,8 @@ def train_pieces(texts: Iterator[str], num_pieces: int, num_threads: int) -> byt
     return model.getvalue()
 
 
-def write_tokenizer(folder: Path, model: bytes) -> None:
-    """Write what transformers' MarianTokenizer and `Pipeline` read."""
+def write_marian_tokenizer(folder: Path, model: bytes) -> None:
+    """Write what transformers' MarianTokenizer and `Pipeline` read: the pad token follows the last piece."""
     from sentencepiece import SentencePieceProcessor
 
     pieces = SentencePieceProcessor(model_proto=model)
@@ -85,23 +90,49 @@ def write_tokenizer(folder: Path, model: bytes) -> None:
     for name in ("source.spm", "target.spm"):
         (folder / name).write_bytes(model)
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    # last: a folder that has it is complete
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def write_t5_tokenizer(folder: Path, model: bytes) -> None:
+    """Write what transformers' T5Tokenizer and `Pipeline` read: pad, end and unknown token before the pieces."""
+    from sentencepiece import SentencePieceProcessor
+    from transformers import T5Tokenizer
+
+    pieces = SentencePieceProcessor(model_proto=model)
+    first = max(EOS, UNKNOWN) + 1
+    scored = [(pieces.id_to_piece(i), pieces.get_score(i)) for i in range(first, len(pieces))]
+    special = [(token, 0.0) for token in (PAD_TOKEN, "</s>", "<unk>")]
+    T5Tokenizer(vocab=[*special, *scored], extra_ids=0, model_max_length=512).save_pretrained(folder)
+
+
+def tokenizer_family(folder: Path) -> str:
+    """Which of `TOKENIZER_FILES` a folder holds.
+
+    Raises:
+        InputError: none of them completely.
+    """
+    for family, names in TOKENIZER_FILES.items():
+        if all((folder / name).is_file() for name in names):
+            return family
+    wanted = " nor ".join(", ".join(names) for names in TOKENIZER_FILES.values())
+    raise InputError(f"{folder} has neither {wanted}: run train_tokenizer.py first")
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy a tokenizer's files into a model's folder."""
-    for name in TOKENIZER_FILES:
+    for name in TOKENIZER_FILES[tokenizer_family(source)]:
         shutil.copyfile(source / name, folder / name)
 
 
 def main() -> None:
     arguments = parse_arguments()
-    if (arguments.output / TOKENIZER_FILES[-1]).exists():
+    if (arguments.output / TOKENIZER_FILES[arguments.family][-1]).exists():
         print(f"{arguments.output} is complete")
         return
     texts = chain.from_iterable((pair.source, pair.target) for pair in read_pairs(arguments.corpus))
-    write_tokenizer(arguments.output, train_pieces(texts, arguments.pieces, arguments.threads))
+    model = train_pieces(texts, arguments.pieces, arguments.threads)
+    write = {"marian": write_marian_tokenizer, "t5": write_t5_tokenizer}[arguments.family]
+    write(arguments.output, model)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a Marian model on a CPU: the verifier on a corpus, or a small model on a verifier's own outputs.
+"""Train a model on a CPU: the verifier on a corpus, or a small model on a verifier's own outputs.
 
     python recipes/debian-en-it/train_verifier.py --corpus corpus --tokenizer tokenizer --output verifier
     python recipes/debian-en-it/train_verifier.py --distilled pairs --tokenizer verifier/model --output small \\
@@ -11,6 +11,8 @@ validation loss (nats per token of the averaged weights, no label smoothing, eve
 by less than 1 %. On two cores two processes of one thread are faster than one with two:
 
     torchrun --nproc-per-node 2 recipes/debian-en-it/train_verifier.py --corpus ...
+
+The tokenizer decides whether it is a Marian or a T5 model.
 
 --start-from FOLDER takes over the weights of a trained model and its count of updates (training.json).
 """
@@ -25,16 +27,17 @@ from typing import TYPE_CHECKING
 
 import torch
 from command_line import run_main
-from marian_models import ModelShape, is_tokenizer, load_trained, new_model
+from model_folders import load_trained, new_model
+from model_shape import ModelShape
 from pair_batches import read_corpus, read_outputs
-from train_tokenizer import TOKENIZER_FILES
+from train_tokenizer import tokenizer_family
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from translation_trainer import FINISHED_FILE, Limits, Settings, TranslationTrainer, last_checkpoint
 
-from spec2seq.errors import InputError, OptionError
+from spec2seq.errors import OptionError
 
 if TYPE_CHECKING:
-    from marian_models import TrainedMarian
+    from model_folders import TrainedModel
 
 WARMUP_STEPS, WARMUP_STEPS_OF_TRAINED = Settings.warmup_steps, 400
 JOB_FILE = "job.json"
@@ -107,13 +110,12 @@ def check_job(folder: Path, job: dict[str, object]) -> None:
         raise OptionError(f"{folder} holds another training ({'; '.join(differing)}); choose another --output")
 
 
-def start_model(arguments: argparse.Namespace) -> tuple[TrainedMarian, int]:
+def start_model(arguments: argparse.Namespace) -> tuple[TrainedModel, int]:
     """The model to begin with, and how many updates it had."""
     if arguments.start_from:
         return load_trained(arguments.start_from)
     torch.manual_seed(arguments.seed)
-    num_pieces = len(json.loads((arguments.tokenizer / "vocab.json").read_text(encoding="utf-8"))) - 1
-    return new_model(ModelShape(arguments.width, arguments.layers, arguments.layers), num_pieces), 0
+    return new_model(ModelShape(arguments.width, arguments.layers, arguments.layers), arguments.tokenizer), 0
 
 
 def chosen_settings(arguments: argparse.Namespace) -> Settings:
@@ -144,10 +146,7 @@ def is_finished(folder: Path, max_steps: int) -> bool:
 
 def main() -> None:
     arguments = parse_arguments()
-    if not is_tokenizer(arguments.tokenizer):
-        raise InputError(
-            f"{arguments.tokenizer} lacks one of {', '.join(TOKENIZER_FILES)}; run train_tokenizer.py first"
-        )
+    tokenizer_family(arguments.tokenizer)  # before anything is written
     settings = chosen_settings(arguments)
     shape = None if arguments.start_from else [arguments.width, arguments.layers]
     data, start = arguments.corpus or arguments.distilled, arguments.start_from

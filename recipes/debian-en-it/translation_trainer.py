@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from averaging_optimizer import AveragingAdamW
-from marian_models import write_model
+from model_folders import write_model
 from pair_batches import EndlessBatches, group_pairs, make_batch
 from torch import distributed
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from marian_models import TrainedMarian
+    from model_folders import TrainedModel
     from pair_batches import TrainingData
     from torch import Tensor
 
@@ -102,7 +102,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: TrainedMarian,
+        model: TrainedModel,
         data: TrainingData,
         settings: Settings,
         limits: Limits,
@@ -158,7 +158,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _sum_losses(self, model: TrainedMarian) -> tuple[float, float]:
+    def _sum_losses(self, model: TrainedModel) -> tuple[float, float]:
         """Nats and tokens; every process does its part."""
         groups = list(group_pairs(self._valid, self._batch_tokens, range(len(self._valid))))[::VALIDATION_SHARE]
         sums = torch.zeros(2, dtype=torch.float64)
@@ -173,9 +173,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         return float(sums[0]), float(sums[1])
 
     @contextmanager
-    def _averaged_weights(self) -> Iterator[TrainedMarian]:
+    def _averaged_weights(self) -> Iterator[TrainedModel]:
         """The model with its averages for weights, for a while."""
-        model: TrainedMarian = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        model: TrainedModel = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         learning = [p for p in model.parameters() if p.requires_grad]
         own = [p.detach().clone() for p in learning]
         _assign(learning, [self.averages.average(p) for p in learning])

@@ -12,7 +12,9 @@ import torch
 import train_tokenizer
 import train_verifier
 from averaging_optimizer import AveragingAdamW
-from marian_models import ModelShape, TrainedMarian, load_trained, new_model, write_model
+from marian_models import TrainedMarian, keep_pad_row, new_marian
+from model_folders import load_trained, write_model
+from model_shape import ModelShape
 from pair_batches import (
     IGNORED,
     MAX_TOKENS,
@@ -26,7 +28,7 @@ from pair_batches import (
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
-from transformers import MarianMTModel
+from transformers import AutoTokenizer, MarianMTModel, T5ForConditionalGeneration
 from translation_trainer import Settings, is_converged
 
 from spec2seq import Pipeline
@@ -139,7 +141,7 @@ def test_the_optimizer_is_adamw_with_averages_in_its_state() -> None:
 
 def tiny_model() -> TrainedMarian:
     torch.manual_seed(0)
-    return new_model(ModelShape(16, 1, 2), PIECES)
+    return keep_pad_row(new_marian(ModelShape(16, 1, 2), PIECES))
 
 
 def test_the_loss_is_that_of_transformers() -> None:
@@ -170,7 +172,7 @@ def test_the_pad_row_stays_as_it_is() -> None:
 
 def test_a_fresh_model_guesses_evenly() -> None:
     batch = make_batch(random_pairs(50), PAD)
-    assert float(new_model(ModelShape(64, 2, 2), PIECES).eval()(**batch).loss) == pytest.approx(3.9, abs=0.7)
+    assert float(new_marian(ModelShape(64, 2, 2), PIECES).eval()(**batch).loss) == pytest.approx(3.9, abs=0.7)
 
 
 def write_corpus(folder: Path, count: int = 60) -> None:
@@ -188,8 +190,11 @@ def write_corpus(folder: Path, count: int = 60) -> None:
         file.write_bytes(gzip.compress("".join(lines).encode()))
 
 
-def train_tiny_tokenizer(corpus: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, pieces: int = PIECES) -> None:
+def train_tiny_tokenizer(
+    corpus: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, pieces: int = PIECES, family: str = "marian"
+) -> None:
     arguments = [str(corpus / "train.tsv.gz"), "-o", str(folder), "--pieces", str(pieces), "--threads", "1"]
+    arguments += ["--family", family]
     monkeypatch.setattr(sys, "argv", ["train_tokenizer.py", *arguments])
     train_tokenizer.main()
 
@@ -296,6 +301,23 @@ def slow_validation(model: Path, corpus: Path) -> float:
     return nats / count
 
 
+def test_a_t5_model_is_trained_where_the_tokenizer_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_corpus(tmp_path / "corpus")
+    train_tiny_tokenizer(tmp_path / "corpus", tmp_path / "tokenizer", monkeypatch, family="t5")
+    data = read_corpus(tmp_path / "corpus", tmp_path / "tokenizer")
+    assert {pair.source[-1] for pair in data.train} == {pair.target[-1] for pair in data.train} == {1}
+    arguments = ("--corpus", tmp_path / "corpus", "--tokenizer", tmp_path / "tokenizer", "--fp32")
+    train(monkeypatch, *arguments, "-o", tmp_path / "verifier", "--max-steps", 4)
+    train(monkeypatch, *arguments, "--start", tmp_path / "verifier" / "model", "-o", tmp_path / "on", "--max-steps", 6)
+    model, step = load_trained(tmp_path / "on" / "model")
+    assert step == 6
+    assert isinstance(model, T5ForConditionalGeneration)
+    (result,) = Pipeline.from_pretrained(tmp_path / "on" / "model", None, backend="torch").generate(["the game"])
+    source = torch.tensor([[*AutoTokenizer.from_pretrained(tmp_path / "tokenizer")("the game")["input_ids"]]])
+    reference = model.eval().generate(source, max_length=256, num_beams=1)[0, 1:].tolist()
+    assert result.token_ids == reference
+
+
 def test_minutes_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_corpus(tmp_path / "corpus")
     train_tiny_tokenizer(tmp_path / "corpus", tmp_path / "tokenizer", monkeypatch)
@@ -303,7 +325,7 @@ def test_minutes_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     train(monkeypatch, *data, "-o", tmp_path / "short", "--max-steps", 1000, "--minutes", 0)
     assert json.loads((tmp_path / "short" / "model" / "training.json").read_text())["step"] == 1
     assert not (tmp_path / "short" / "finished.json").exists()
-    with pytest.raises(InputError, match=r"lacks one of .* run train_tokenizer.py first"):
+    with pytest.raises(InputError, match=r"neither source.spm, .* nor tokenizer.json, .* run train_tokenizer.py first"):
         train(monkeypatch, "--corpus", tmp_path / "corpus", "--tokenizer", tmp_path, "-o", tmp_path / "none")
 
 
