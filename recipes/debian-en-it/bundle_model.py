@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from command_line import run_main
 from safetensors.torch import load_file, save_file
 from train_tokenizer import copy_tokenizer
 
@@ -36,4 +37,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -138,9 +138,7 @@ def stages(work: Path, scale: Scale, tsv: Sequence[Path] | None, processes: int)
         ),
         Stage("verifier", [*trained, *scale.verifier], processes),
         Stage("model", script("bundle_model", work / "verifier" / "model", model)),
-        Stage(
-            "pairs", _verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", 1), processes
-        ),
+        Stage("pairs", distilled, processes),
         *_drafter_stages(work, scale, processes),
         Stage("small", [*small, *scale.small], processes),
         Stage("results", _evaluation(work, scale)),
