@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,6 +145,28 @@ def test_an_engine_of_another_network_is_noticed() -> None:
     assert check_verifier(verifier, network).agreement == 1.0
     with pytest.raises(UnsupportedModelError, match=r"relative error .*, allowed 0.25\); use dtype='float32'"):
         check_verifier(verifier, _network(scale=0.3))
+
+
+@needs_openvino
+def test_a_process_may_end_before_all_is_compiled(tmp_path: Path) -> None:
+    make_text_model("marian", tmp_path / "model")
+    program = (
+        "from spec2seq import Pipeline\n"
+        f"pipeline = Pipeline.from_pretrained({str(tmp_path / 'model')!r}, backend='openvino')\n"
+        "print(sorted(pipeline.verifier.engine._ahead))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['cross', 'encoder', 'step']\n", "")
+
+
+@needs_openvino
+def test_what_the_drafter_reads_is_compiled_ahead(tmp_path: Path) -> None:
+    from spec2seq.backends.openvino.loading import Loader
+    from spec2seq.backends.openvino.verifier_graphs import step_outputs
+
+    engine = Loader("float32", 1, tmp_path).verifier(_network(), (0, 2)).engine
+    assert engine._ahead["step"][0] == ("step", step_outputs((2, 0)), 1)
+    assert step_outputs((2, 0)) == ("logits", "new", "state0", "state2")
 
 
 @needs_openvino

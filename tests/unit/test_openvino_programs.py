@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from spec2seq.backends.openvino.sizes import padded_length, padded_prefix, padde
 from spec2seq.backends.openvino.tracing import size_names
 from spec2seq.backends.openvino.trials import compute_alike
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import verifier_graphs, verifier_inputs
+from spec2seq.backends.openvino.verifier_graphs import step_outputs, verifier_graphs, verifier_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,6 +176,60 @@ def test_few_positions_and_many_have_their_own_numbers_of_threads(graphs: dict[s
     engine.threads = ThreadPlan(2, 2)
     engine.forget_others()
     assert engine.program("step", 1) is many
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that compiled, program after program."""
+    compile_as_before, names = Program.__init__, []
+
+    def noted(self: Program, *arguments: Any) -> None:
+        names.append(threading.current_thread().name)
+        compile_as_before(self, *arguments)
+
+    monkeypatch.setattr(Program, "__init__", noted)
+    return names
+
+
+def test_what_was_compiled_ahead_is_used(graphs: dict[str, Any], compiled: list[str]) -> None:
+    plain = _steps(_verifier(graphs), 4)
+    compiled.clear()
+    verifier = _verifier(graphs)
+    calls = [("encoder", 9, None), ("cross", 9, None), ("step", 1, step_outputs())]
+    verifier.engine.compile_ahead(*calls)
+    assert torch.equal(_steps(verifier, 4), plain)
+    assert len(compiled) == 3
+    assert threading.current_thread().name not in compiled
+    verifier.engine.compile_ahead(*calls)  # all there
+    assert torch.equal(_steps(verifier, 4), plain)
+    assert len(compiled) == 3
+
+
+def test_what_was_compiled_ahead_in_vain_is_let_go_of(graphs: dict[str, Any], compiled: list[str]) -> None:
+    engine = _engine(graphs, ThreadPlan(1, 2))
+    engine.compile_ahead(("step", FEW_POSITIONS + 1, step_outputs()), ("encoder", 1, None))
+    engine.program("step", 1, step_outputs((0,)))
+    assert compiled[-1] == threading.current_thread().name
+    assert engine._ahead.keys() == {"encoder"}
+    engine.program("step", FEW_POSITIONS + 1, step_outputs())
+    assert compiled.count(threading.current_thread().name) == 2
+
+
+def test_what_cannot_be_compiled_ahead_fails_when_it_is_needed(
+    graphs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("no memory")
+
+    engine = _engine(graphs)
+    with monkeypatch.context() as patched:
+        patched.setattr(Program, "__init__", fail)
+        engine.compile_ahead(("step", 1, None), ("cross", 1, None))
+        with pytest.raises(RuntimeError, match="no memory"):
+            engine.program("step", 1)
+        with pytest.raises(RuntimeError, match="no memory"):
+            engine.program("cross", 1)
+    assert engine.program("step", 1) is engine.program("step", 1)
 
 
 def test_sizes_are_few_and_never_too_small() -> None:

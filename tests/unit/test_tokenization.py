@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -203,3 +205,16 @@ def test_a_damaged_sentencepiece_model_is_named(folders: dict[str, Path], tmp_pa
     (tmp_path / "source.spm").write_bytes(b"\x00\x01\x02 not a model")
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         TextTokenizer.from_folder(tmp_path, replace(model_config("marian"), eos_token_ids=(0,)))
+
+
+def test_marian_needs_no_sacremoses(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its normalizer is loaded by transformers and never called; without ours there would be a warning here."""
+    from transformers import AutoTokenizer
+
+    texts = [*TEXTS, "``x''  (a ) , 5 %  : b", "</s> x <unk> <pad>", "“q” … – \u00a0y", ""]
+    expected = AutoTokenizer.from_pretrained(folders["marian"])(texts)["input_ids"]
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenizer = load(folders, "marian")
+    assert tokenizer.encode(texts) == expected

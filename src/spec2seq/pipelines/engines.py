@@ -85,13 +85,13 @@ class EngineChoice:
         """In what precision networks are loaded. OpenVINO converts from fp32."""
         return "float32" if self.backend == "openvino" else self.dtype
 
-    def verifier(self, network: Seq2Seq) -> Verifier:
-        """The engine of a network that was loaded in `weights_dtype`."""
+    def verifier(self, network: Seq2Seq, hidden_layers: tuple[int, ...] = ()) -> Verifier:
+        """The engine of a network that was loaded in `weights_dtype`; `hidden_layers` are what its drafter reads."""
         if self.backend == "torch":
             from spec2seq.backends.torch_engine import TorchVerifier
 
             return TorchVerifier(network, self.device)
-        return self._openvino.verifier(network)
+        return self._openvino.verifier(network, hidden_layers)
 
     def draft_network(self, network: SpecDrafterNetwork) -> DraftNetwork:
         """The engine of a Spec-Drafter that was loaded in `weights_dtype`."""

@@ -106,7 +106,8 @@ class Pipeline:
         engine = EngineChoice.of(backend, device, dtype, num_threads, on_notice)
         loaded = load_model(str(model), dtype=engine.weights_dtype)
         make_drafter = choose_drafter(drafter, loaded, engine)
-        return cls(loaded, engine.verifier(loaded.network), make_drafter, num_threads)
+        hidden_layers = make_drafter().hidden_layers if make_drafter else ()
+        return cls(loaded, engine.verifier(loaded.network, hidden_layers), make_drafter, num_threads)
 
     @property
     def tokenizer(self) -> TextTokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from spec2seq.backends.openvino.trials import compute_alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
 
     import numpy as np
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Outputs = tuple[str, ...] | None
     Sizes = tuple[tuple[str, int], ...]
+    _Key = tuple[str, Outputs, int]  # graph, outputs, threads
 
 FEW_POSITIONS = 16  # up to so many rows x positions, a call has no work for many threads
 
@@ -56,7 +59,8 @@ class Engine:
         threads: ThreadPlan,
     ) -> None:
         self.graphs, self.sizes, self.precision, self.threads = graphs, sizes, precision, threads
-        self._programs: dict[tuple[str, Outputs, int], Program] = {}
+        self._programs: dict[_Key, Program] = {}
+        self._ahead: dict[str, tuple[_Key, Future[Program]]] = {}  # by graph
         self._sized: dict[tuple[str, Outputs, Sizes], Program] = {}
         self._last_sizes: dict[tuple[str, Outputs], Sizes] = {}
         self._lost: dict[tuple[str, Outputs, Sizes], float] = defaultdict(float)
@@ -84,10 +88,21 @@ class Engine:
                 return sized
         key = name, outputs, self._num_threads(num_positions)
         if key not in self._programs:
-            graph = self.graphs[name]
-            graph = graph if outputs is None else with_outputs(graph, outputs)
-            self._programs[key] = Program(graph, self.precision, key[2])
+            self._programs[key] = self._compiled_ahead(key) or self._compiled(key)
         return self._programs[key]
+
+    def compile_ahead(self, *calls: tuple[str, int, Outputs]) -> None:
+        """Begin to compile what these calls (the first three arguments of `program`) need, beside other work.
+
+        One program per graph: it is let go of where the first call of the graph needs another. What cannot be compiled
+        fails in that call.
+        """
+        worker = ThreadPoolExecutor(max_workers=1)
+        for name, num_positions, outputs in calls:
+            key = name, outputs, self._num_threads(num_positions)
+            if key not in self._programs:
+                self._ahead[name] = key, worker.submit(self._compiled, key)
+        worker.shutdown(wait=False)  # it goes on until all is compiled
 
     def run(self, name: str, arrays: Mapping[str, Array], num_positions: int, sizes: Sizes | None = None) -> Program:
         """Run a graph with all its outputs on these arrays. Returns it, for its outputs to be read."""
@@ -100,6 +115,19 @@ class Engine:
         """Give back the memory of programs for other numbers of threads than are in use."""
         used = {self.threads.few, self.threads.many}
         self._programs = {key: program for key, program in self._programs.items() if key[2] in used}
+
+    def _compiled_ahead(self, key: _Key) -> Program | None:
+        """The program, if it is the one that was compiled ahead for its graph."""
+        promised, future = self._ahead.pop(key[0], (None, None))
+        if future is None or future.cancel():
+            return None
+        wait([future])  # a graph is not worked on in two threads
+        return future.result() if promised == key else None
+
+    def _compiled(self, key: _Key) -> Program:
+        name, outputs, num_threads = key
+        graph = self.graphs[name]
+        return Program(graph if outputs is None else with_outputs(graph, outputs), self.precision, num_threads)
 
     def _sized_now(self, name: str, num_positions: int, outputs: Outputs, sizes: Sizes) -> Program | None:
         """A new program for these sizes, if it would have paid by now and there is memory for it."""

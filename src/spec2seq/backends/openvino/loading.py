@@ -10,7 +10,7 @@ import torch
 
 from spec2seq.backends.openvino.draft_graphs import draft_graphs, draft_inputs
 from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
-from spec2seq.backends.openvino.engine import Engine, ThreadPlan
+from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
 from spec2seq.backends.openvino.keys import entry_key
 from spec2seq.backends.openvino.precision import in_precision
 from spec2seq.backends.openvino.sanity import check_draft_network, check_verifier
@@ -18,7 +18,7 @@ from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
 from spec2seq.backends.openvino.tracing import size_names
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import verifier_graphs, verifier_inputs
+from spec2seq.backends.openvino.verifier_graphs import step_outputs, verifier_graphs, verifier_inputs
 from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
@@ -51,8 +51,12 @@ class Loader:
     folder: Path | None = None
     on_convert: Callable[[], None] | None = None
 
-    def verifier(self, network: Seq2Seq) -> OpenVinoVerifier:
+    def verifier(self, network: Seq2Seq, hidden_layers: tuple[int, ...] = ()) -> OpenVinoVerifier:
         """The engine of a verifier in fp32.
+
+        Args:
+            network: what to convert.
+            hidden_layers: whose states calls will mostly ask for.
 
         Raises:
             MissingExtraError: OpenVINO, or what int8 needs besides, is not installed.
@@ -71,6 +75,8 @@ class Loader:
         )
         verifier = OpenVinoVerifier(config, engine)
         self._set_threads(engine, entry, partial(_verify, verifier))
+        many = FEW_POSITIONS + 1
+        engine.compile_ahead(("encoder", many, None), ("cross", many, None), ("step", 1, step_outputs(hidden_layers)))
         return verifier
 
     def draft_network(self, network: SpecDrafterNetwork) -> OpenVinoDraftNetwork:
@@ -85,6 +91,7 @@ class Loader:
         )
         drafting = OpenVinoDraftNetwork(config, engine)
         self._set_threads(engine, entry, partial(_draft, drafting))
+        engine.compile_ahead(("encoder", FEW_POSITIONS + 1, None), ("draft", FEW_POSITIONS + 1, None))
         return drafting
 
     def _engine(

@@ -13,7 +13,7 @@ from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask, sou
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length
-from spec2seq.backends.openvino.verifier_graphs import state_names
+from spec2seq.backends.openvino.verifier_graphs import state_names, step_outputs
 from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
 
@@ -125,13 +125,10 @@ class OpenVinoVerifier:
 
     def _program(self, shape: Shape, wanted: Wanted, *, are_all_scored: bool) -> Program:
         """What runs a call of this shape."""
-        outputs: tuple[str, ...] = ("logits", "new")
-        if wanted.hidden_layers:
-            outputs += tuple(self._state_names[layer] for layer in sorted(set(wanted.hidden_layers)))
         sizes = None
         if shape.rows == 1 and are_all_scored:
             sizes = ("rows", 1), ("queries", shape.queries), ("scored", shape.queries)
-        return self.engine.program("step", shape.rows * shape.queries, outputs, sizes)
+        return self.engine.program("step", shape.rows * shape.queries, step_outputs(wanted.hidden_layers), sizes)
 
     def _hidden(self, program: Program, call: Call, wanted: Wanted) -> Tensor | None:
         if not wanted.hidden_layers:

@@ -12,7 +12,7 @@ from spec2seq.backends.openvino.tracing import GraphInput, trace_graph, with_sca
 from spec2seq.nn.masks import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from spec2seq.config import ModelConfig
     from spec2seq.nn.kv_cache import KeyValueCache
@@ -49,6 +49,11 @@ def verifier_inputs(config: ModelConfig) -> dict[str, list[GraphInput]]:
 def state_names(config: ModelConfig) -> list[str]:
     """What the outputs with the states of every decoder layer are called, embeddings first."""
     return [f"state{layer}" for layer in range(config.decoder_layers + 1)]
+
+
+def step_outputs(hidden_layers: Iterable[int] = ()) -> tuple[str, ...]:
+    """The outputs of the step that a call computes which asks for the states of these layers."""
+    return ("logits", "new", *(f"state{layer}" for layer in sorted(set(hidden_layers))))
 
 
 def _step_inputs(config: ModelConfig) -> list[GraphInput]:
