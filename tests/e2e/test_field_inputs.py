@@ -14,7 +14,7 @@ import torch
 
 from spec2seq import Pipeline
 from spec2seq.cli.main import run
-from spec2seq.errors import InputError
+from spec2seq.errors import InputError, OptionError
 from tests.text_models import LINES, make_text_model
 from tests.unit.test_pipeline import Reference
 
@@ -227,6 +227,17 @@ class TestCallers:
             marian.generate(None)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="source_ids is a int; give one list of ids per input"):
             marian.generate_ids(5)  # type: ignore[arg-type]
+
+    def test_wrong_types_are_named(self, marian: Pipeline, folders: dict[str, Path]) -> None:
+        wrong: Any = 3
+        with pytest.raises(InputError, match="texts is a bytes; pass a str"):
+            marian.generate(b"text")  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="target_prefix is a int; give one text for all, or a list"):
+            marian.generate(LINES[0], target_prefix=wrong)
+        with pytest.raises(OptionError, match="streamer=3 has no put and end"):
+            marian.generate(LINES[0], streamer=wrong)
+        with pytest.raises(OptionError, match="drafter is a int; use prompt_lookup, a folder, or None"):
+            Pipeline.from_pretrained(folders["nllb"], drafter=wrong)
 
     @pytest.mark.filterwarnings("ignore:drafter unused")
     def test_eight_threads_with_eight_wishes(self, folders: dict[str, Path]) -> None:

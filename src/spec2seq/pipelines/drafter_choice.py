@@ -46,6 +46,8 @@ def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: En
         return None
     if drafter == "prompt_lookup":
         return _prompt_lookup(verifier.config)
+    if not isinstance(drafter, str | Path):
+        raise OptionError(f"drafter is a {type(drafter).__name__}; use {', '.join(DRAFTER_NAMES)}, a folder, or None")
     if drafter == "" or (not Path(drafter).is_dir() and "/" not in str(drafter)):
         close = get_close_matches(str(drafter), DRAFTER_NAMES, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(DRAFTER_NAMES)}, or the folder of a model"

@@ -57,6 +57,10 @@ def token_relay(
     if streamer is None:
         yield None
         return
+    if not callable(getattr(streamer, "put", None)) or not callable(getattr(streamer, "end", None)):
+        raise OptionError(
+            f"streamer={streamer!r} has no put and end; give a TextStreamer, or an object with these methods"
+        )
     check_streamable(options, "streamer")
     if num_inputs != 1 or len(pieces) > 1:
         found = f"{num_inputs} inputs" if num_inputs != 1 else f"an input that is decoded in {len(pieces)} pieces"

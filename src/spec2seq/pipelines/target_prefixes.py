@@ -78,6 +78,10 @@ def _with_prefix(piece: Piece, ids: list[int], config: ModelConfig, *, is_text: 
 def _one_each(prefixes: TargetPrefixes, num_inputs: int) -> list[object]:
     if isinstance(prefixes, str):
         return [prefixes] * num_inputs
+    if not isinstance(prefixes, Tensor | Sequence | None):
+        raise InputError(
+            f"target_prefix is a {type(prefixes).__name__}; give one text for all, or a list with one entry per input"
+        )
     entries: list[object] = prefixes.tolist() if isinstance(prefixes, Tensor) else list(prefixes or ())
     if len(entries) != num_inputs:
         raise InputError(

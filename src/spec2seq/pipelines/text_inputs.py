@@ -23,7 +23,7 @@ def checked_texts(texts: str | Sequence[str]) -> list[str]:
     """
     if isinstance(texts, str):
         texts = [texts]
-    if not isinstance(texts, Iterable):
+    if not isinstance(texts, Iterable) or isinstance(texts, bytes):
         raise InputError(f"texts is a {type(texts).__name__}; pass a str or several of them")
     texts = list(texts)
     for i, text in enumerate(texts):
