@@ -19,7 +19,7 @@ _KINDS = ("count", "number", "flag", "early_stopping", "draft_tokens")
 _HIDDEN = ("output_scores", "output_logits", "output_margin", "max_length", "min_length")
 REQUEST_OPTIONS = tuple(name for name in OPTION_NAMES if option_info(name).kind in _KINDS and name not in _HIDDEN)
 # Beyond these, scores overflow: an output of nonsense, or none.
-LARGEST_NUMBER, SMALLEST_NUMBER = 100.0, 0.01
+LARGEST_NUMBER, SMALLEST_NUMBER = 100, 0.01
 LARGEST_COUNT = 1_000_000
 
 
@@ -41,7 +41,7 @@ def read_options(fields: Mapping[str, Any], limits: Limits) -> GenerationArgumen
 
 
 def largest(name: str, limits: Limits) -> tuple[float, str]:
-    """The largest value of a number, and what the limit is called."""
+    """The largest value of a count or a number, and what the limit is called."""
     named = {
         "max_new_tokens": (limits.max_output_tokens, "max_output_tokens"),
         "min_new_tokens": (limits.max_output_tokens, "max_output_tokens"),
@@ -49,21 +49,27 @@ def largest(name: str, limits: Limits) -> tuple[float, str]:
         "num_return_sequences": (limits.max_beams, "max_beams"),
         "num_draft_tokens": (limits.max_draft_tokens, "max_draft_tokens"),
         "top_beta": (limits.max_top_beta, "max_top_beta"),
-        "seed": (2**63 - 1, "the largest seed"),
     }
-    is_count = option_info(name).kind == "count"
-    return named.get(name, (LARGEST_COUNT, "the largest count") if is_count else (LARGEST_NUMBER, "the largest number"))
+    if name in named:
+        return named[name]
+    info = option_info(name)
+    if info.maximum is not None:
+        return info.maximum, f"the largest {name}"
+    return (LARGEST_COUNT, "the largest count") if info.kind == "count" else (LARGEST_NUMBER, "the largest number")
 
 
 def _check_limit(name: str, value: float, limits: Limits) -> None:
+    """Refuse what is too large, and numbers too close to 0 or too far below it. Counts have minima of their own."""
     limit, limit_name = largest(name, limits)
-    shown = str(value)[:40]
+    info, shown = option_info(name), str(value)[:40]
     if value > limit:
         raise InvalidRequestError(
-            f"Invalid request: {name}={shown} exceeds the {limit:g} ({limit_name}) that are allowed", name
+            f"Invalid request: {name}={shown} exceeds the {limit} ({limit_name}) that are allowed", name
         )
-    is_tiny = option_info(name).kind == "number" and 0 < abs(value) < SMALLEST_NUMBER
-    if is_tiny or value < -LARGEST_NUMBER:
-        raise InvalidRequestError(
-            f"Invalid request: {name}={shown} is not allowed: use 0, or {SMALLEST_NUMBER:g} to {limit:g}", name
-        )
+    if info.kind == "number" and (0 < abs(value) < SMALLEST_NUMBER or value < -LARGEST_NUMBER):
+        allowed = f"{SMALLEST_NUMBER} to {limit}"
+        if not info.is_above_minimum:
+            allowed = f"0, or {allowed}"
+        if info.minimum is None:
+            allowed += " above or below it"
+        raise InvalidRequestError(f"Invalid request: {name}={shown} is not allowed: use {allowed}", name)
