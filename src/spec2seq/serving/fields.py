@@ -9,7 +9,7 @@ from spec2seq.serving.bodies import json_type
 from spec2seq.serving.refusals import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spec2seq.serving.limits import Limits
 
@@ -36,27 +36,35 @@ def read_texts(fields: Mapping[str, Any], name: str, limits: Limits) -> tuple[li
     return texts, is_list
 
 
-def check_texts(texts: list[str], name: str, limits: Limits) -> None:
+def check_texts(texts: Sequence[str], name: str, limits: Limits) -> None:
     """Raises InvalidRequestError for more texts, characters, or lines and sentences than are allowed."""
-    if len(texts) > limits.max_texts:
-        raise InvalidRequestError(
-            f"Invalid request: {name} has {len(texts)} texts, and at most {limits.max_texts} (max_texts) are allowed; "
-            "send several requests",
-            name,
-        )
-    num_chars = sum(map(len, texts))
-    if num_chars > limits.max_input_chars:
-        raise InvalidRequestError(
-            f"Invalid request: {name} has {num_chars} characters, and at most {limits.max_input_chars} "
-            "(max_input_chars) are allowed; send several requests",
-            name,
-        )
+    _check_count(len(texts), "texts", limits.max_texts, "max_texts", name)
+    _check_count(sum(map(len, texts)), "characters", limits.max_input_chars, "max_input_chars", name)
+    check_pieces(texts, name, limits)
 
+
+def check_pieces(texts: Sequence[str], name: str, limits: Limits) -> None:
+    """Raises InvalidRequestError for more lines and sentences than are allowed."""
     num_pieces = len(texts) + sum(map(num_breaks, texts))
-    if num_pieces > limits.max_pieces:
+    _check_count(num_pieces, "lines and sentences", limits.max_pieces, "max_pieces", name)
+
+
+def read_prefix(fields: Mapping[str, Any], name: str, limits: Limits) -> str | None:
+    """A string of at most as many characters as texts may have, None where it is missing or null.
+
+    Raises:
+        InvalidRequestError: it is something else, or longer.
+    """
+    prefix = read_string(fields, name)
+    _check_count(len(prefix or ""), "characters", limits.max_input_chars, "max_input_chars", name)
+    return prefix
+
+
+def _check_count(count: int, unit: str, limit: int, limit_name: str, name: str) -> None:
+    if count > limit:
         raise InvalidRequestError(
-            f"Invalid request: {name} has {num_pieces} lines and sentences, and at most {limits.max_pieces} "
-            "(max_pieces) are allowed; send several requests",
+            f"Invalid request: {name} has {count} {unit}, and at most {limit} ({limit_name}) are allowed; send less at "
+            "once",
             name,
         )
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from spec2seq.pipelines.arguments import LONG_INPUT_CHOICES
 from spec2seq.pipelines.plans import TextOptions
-from spec2seq.serving.fields import read_string
+from spec2seq.serving.fields import read_prefix, read_string
 from spec2seq.serving.languages import AUTO, Direction
 from spec2seq.serving.refusals import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spec2seq.pipelines.arguments import LongInput
     from spec2seq.serving.service import Service
 
 
@@ -20,24 +21,17 @@ def read_text_options(fields: Mapping[str, Any], service: Service) -> TextOption
     """The fields source, target, source_prefix, target_prefix and long_input, where they are there.
 
     Raises:
-        InvalidRequestError: one has the wrong type, or names a language that is not served.
+        InvalidRequestError: one has the wrong type, is too long, or names a language that is not served.
     """
-    settings = service.settings
-    prefixes = [read_string(fields, name) for name in ("source_prefix", "target_prefix")]
-    for name, prefix in zip(("source_prefix", "target_prefix"), prefixes, strict=True):
-        if prefix and len(prefix) > service.limits.max_input_chars:
-            raise InvalidRequestError(
-                f"Invalid request: {name} has {len(prefix)} characters, and at most {service.limits.max_input_chars} "
-                "(max_input_chars) are allowed",
-                name,
-            )
+    settings, limits = service.settings, service.limits
+    source_prefix = read_prefix(fields, "source_prefix", limits)
     direction = _direction(fields, service)
     return TextOptions(
         direction.source_lang,
         direction.target_lang,
-        settings.source_prefix if prefixes[0] is None else prefixes[0],
+        settings.source_prefix if source_prefix is None else source_prefix,
         _long_input(fields) or settings.long_input,
-        target_prefix=prefixes[1],
+        target_prefix=read_prefix(fields, "target_prefix", limits),
     )
 
 
@@ -49,7 +43,7 @@ def _direction(fields: Mapping[str, Any], service: Service) -> Direction:
     return service.languages.direction(source or AUTO, target)
 
 
-def _long_input(fields: Mapping[str, Any]) -> Any:
+def _long_input(fields: Mapping[str, Any]) -> LongInput | None:
     value = read_string(fields, "long_input")
     if value is not None and value not in LONG_INPUT_CHOICES:
         raise InvalidRequestError(

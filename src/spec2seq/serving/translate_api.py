@@ -11,7 +11,7 @@ from spec2seq.pipelines.plans import TextOptions
 from spec2seq.serving.bodies import read_fields
 from spec2seq.serving.calls import TextCall
 from spec2seq.serving.events import finish
-from spec2seq.serving.fields import read_string, read_texts
+from spec2seq.serving.fields import check_pieces, read_string, read_texts
 from spec2seq.serving.html_text import HtmlText
 from spec2seq.serving.languages import AUTO
 from spec2seq.serving.openapi import body_of, errors
@@ -74,6 +74,7 @@ async def translate(request: Request) -> TranslateResponse:
     direction = service.languages.direction(wanted.source, wanted.target)
     documents = [HtmlText.parse(text) for text in wanted.texts] if wanted.is_html else None
     texts = wanted.texts if documents is None else [text for document in documents for text in document.texts]
+    check_pieces(texts, "q", service.limits)  # tags cut HTML up where neither a line nor a sentence ends
     settings = service.settings
     text_options = TextOptions(
         direction.source_lang, direction.target_lang, settings.source_prefix, settings.long_input
