@@ -63,6 +63,7 @@ class Engine:
         self._jobs: dict[Job, None] = {}  # that the model's thread knows and that are not over, in their order
         self._is_refusing = False
         self._is_aborting = False
+        self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     @property
@@ -72,7 +73,7 @@ class Engine:
             return "starting"
         if self._is_refusing:
             return "shutting down"
-        return "ok" if self._thread.is_alive() else "broken"
+        return "broken" if self._has_ended else "ok"
 
     @property
     def num_waiting(self) -> int:
@@ -95,16 +96,16 @@ class Engine:
             QueueFullError, ShuttingDownError: it is not taken.
         """
         limit = self.limits.max_queue
-        if self.status != "ok":
-            raise ShuttingDownError(f"the service is {self.status}; try again elsewhere or later")
-        if self.num_waiting >= limit:
-            raise QueueFullError(f"{limit} requests (max_queue) are waiting already; try again in a moment")
-        if self._has_texts_in_log:
-            LOG.info("texts: %s", json.dumps(list(call.texts)))
         job = Job(call, self.limits.timeout, Mailbox())
-        with self._changed:
+        with self._changed:  # or the thread could end between the look at it and the call's arrival
+            if self.status != "ok":
+                raise ShuttingDownError(f"the service is {self.status}; try again elsewhere or later")
+            if self.num_waiting >= limit:
+                raise QueueFullError(f"{limit} requests (max_queue) are waiting already; try again in a moment")
             self._inbox.append(job)
             self._changed.notify()
+        if self._has_texts_in_log:
+            LOG.info("texts: %s", json.dumps(list(call.texts)))
         return job
 
     def refuse_new(self) -> None:
@@ -132,8 +133,10 @@ class Engine:
                     self._scheduler.step()
                     self._forget_over()
         finally:
-            for job in [*self._inbox, *self._jobs]:
-                job.fail(self._last_word())
+            with self._changed:
+                self._has_ended = True
+                for job in [*self._inbox, *self._jobs]:
+                    job.fail(self._last_word())
 
     def _last_word(self) -> RefusalError:
         if self._is_aborting:
@@ -161,7 +164,7 @@ class Engine:
         num_chars = 0
         while self._inbox and num_chars < PLANNED_CHARS:
             job = self._inbox[0]
-            self._jobs[job] = None
+            self._jobs[job] = None  # before it leaves the inbox: whoever counts sees it twice rather than not at all
             self._inbox.popleft()
             if not job.is_cancelled:
                 num_chars += sum(map(len, job.call.texts))

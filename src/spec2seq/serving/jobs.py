@@ -63,7 +63,8 @@ class Job:
 
     Attributes:
         call: what is asked for.
-        deadline: when it must be done, in the seconds of `time.monotonic`.
+        submitted: when it arrived, in the seconds of `time.monotonic`, as all times here.
+        deadline: when it must be done.
         is_cancelled: whether the caller has lost interest.
         error: that ended it, None before and where nothing went wrong.
         options: that apply; there once the job is planned.
@@ -86,9 +87,9 @@ class Job:
         self._collector: Collector
         self._teller: Teller
         self._warnings: list[str] = []
-        self._num_told: list[int] = []
-        self._num_to_skip: list[int] = []
-        self._num_left = 0
+        self._num_told: list[int] = []  # tokens of every piece
+        self._num_to_skip: list[int] = []  # of those, what a piece that begins anew has still to repeat
+        self._num_left = 0  # pieces that are not finished
 
     @property
     def is_over(self) -> bool:
@@ -156,7 +157,7 @@ class Job:
         if self.is_over:
             return
         piece = news.owner.piece
-        emission = self._unknown(piece, news.emission)
+        emission = self._untold(piece, news.emission)
         self._mailbox.put(self._teller.take(piece, emission, self._seconds()))
         if news.outcome is not None:
             self._collector.add(piece, news.outcome)
@@ -176,14 +177,14 @@ class Job:
             self.error = error
             self._mailbox.put([error])
 
-    def _unknown(self, piece: int, emission: Emission) -> Emission:
+    def _untold(self, piece: int, emission: Emission) -> Emission:
         """The part of an emission that was not told before the piece was restarted."""
-        num_known = min(self._num_to_skip[piece], len(emission.token_ids))
-        self._num_to_skip[piece] -= num_known
-        self._num_told[piece] += len(emission.token_ids) - num_known
-        if not num_known:
+        num_repeated = min(self._num_to_skip[piece], len(emission.token_ids))
+        self._num_to_skip[piece] -= num_repeated
+        self._num_told[piece] += len(emission.token_ids) - num_repeated
+        if not num_repeated:
             return emission
-        return replace(emission, token_ids=emission.token_ids[num_known:], origins=emission.origins[num_known:])
+        return replace(emission, token_ids=emission.token_ids[num_repeated:], origins=emission.origins[num_repeated:])
 
     def _finish(self) -> None:
         try:
