@@ -70,6 +70,9 @@ def serve(
     max_beams: Annotated[
         int, _limit("--max-beams", "Beams or samples that a request may ask for.")
     ] = _LIMITS.max_beams,
+    max_top_beta: Annotated[
+        int, _limit("--max-top-beta", "Best tokens among which a request may accept drafted ones.")
+    ] = _LIMITS.max_top_beta,
     max_batch_tokens: Annotated[
         int, _limit("--max-batch-tokens", "Source and target tokens that the model works on at a time.")
     ] = _LIMITS.max_batch_tokens,
@@ -98,6 +101,7 @@ def serve(
         max_output_tokens=max_output_tokens,
         max_draft_tokens=max_draft_tokens,
         max_beams=max_beams,
+        max_top_beta=max_top_beta,
         max_batch_tokens=max_batch_tokens,
         timeout=timeout,
     )

@@ -101,7 +101,10 @@ class ServedLanguages:
         if target is None:
             others = [code for code in self._targets if code != source]
             if len(others) != 1:
-                raise InvalidRequestError("target is missing: several languages are served", "target")
+                raise InvalidRequestError(
+                    "target is missing: several languages are served; name one of those that GET /languages lists",
+                    "target",
+                )
             target = others[0]
         target = _served(target, self._targets, "target")
         if source == target:

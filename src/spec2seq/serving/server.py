@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import sys
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 # The model's thread needs the interpreter several times per operator: with Python's own 5 ms a busy event loop
 # would hold up every round.
 SWITCH_SECONDS = 0.0005
-KEEP_ALIVE_SECONDS = 75
+KEEP_ALIVE_SECONDS = 75  # longer than the 60 s after which proxies drop idle connections: theirs is the first word
 LOG = logging.getLogger("spec2seq.serving")
 
 
@@ -86,16 +87,28 @@ def run_server(
 
 def _listen(address: Address) -> socket.socket:
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        listener = socket.socket(family, kind, protocol)
+        return _bound(address)
+    except (OSError, OverflowError) as error:
+        is_foreign = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+        remedy = (
+            "an address of this machine, or 0.0.0.0 for all of them"
+            if is_foreign
+            else "another port, or 0 for a free one"
+        )
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"--host {address.host} --port {address.port}: {reason}; use {remedy}") from error
+
+
+def _bound(address: Address) -> socket.socket:
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, place = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(
-            f"--host {address.host} --port {address.port}: {reason}; use another port, or 0 for a free one"
-        ) from error
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
