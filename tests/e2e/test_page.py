@@ -183,7 +183,7 @@ def test_sliders_change_what_is_drafted_and_relaxed_output_is_compared(visit: Vi
     page.get_by_role("button", name="Leave it to the drafter").click()
     visit.set_slider("Tolerance", 5)
     visit.set_slider("Candidates", 10)
-    with page.expect_request(lambda request: "top_beta" in (request.post_data or "")) as asked:
+    with page.expect_request(lambda request: "tau" in (request.post_data or "")) as asked:
         visit.translate(EXAMPLE)
     fields = asked.value.post_data_json
     assert (fields["num_draft_tokens"], fields["top_beta"], fields["tau"]) == ("auto", 10, 5)

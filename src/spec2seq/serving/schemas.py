@@ -87,7 +87,8 @@ class TraceRequest(BaseModel):
     status 4xx and an `ErrorBody`.
 
     The same text with `drafter` false is decoded plainly, one token per round: the other lane of a race. Run both one
-    after the other: at the same time they would share the model.
+    after the other: at the same time they would share the model. Options that are not said are as the service was
+    started.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -96,14 +97,14 @@ class TraceRequest(BaseModel):
     source: str = Field(default="auto", description="As for /translate; ignored by models without languages.")
     target: str | None = Field(default=None, description="As for /translate; may be left out where there is only one.")
     drafter: bool = Field(default=True, description="false: plain search, whatever num_draft_tokens says.")
-    num_draft_tokens: int | Literal["auto"] = Field(
-        default="auto", description='Drafted per round; "auto" leaves it open.'
+    num_draft_tokens: int | Literal["auto"] | None = Field(
+        default=None, description='Drafted per round; "auto" leaves it to the drafter.'
     )
-    top_beta: int = Field(default=1, ge=1, description="1 is exact; more accepts drafts among this many best tokens.")
+    top_beta: int | None = Field(
+        default=None, ge=1, description="1 is exact; more accepts drafts among this many best tokens."
+    )
     tau: float | None = Field(
-        default=None,
-        ge=0,
-        description="With top_beta above 1: how many nats below the best a draft token may score (1.0).",
+        default=None, ge=0, description="With top_beta above 1: how many nats below the best a draft token may score."
     )
     max_new_tokens: int | None = Field(default=None, ge=1, description="Most tokens per piece.")
 
@@ -210,12 +211,15 @@ class CompletionRequest(BaseModel):
     )
 
 
+StopReason = Literal["stop", "length"]
+
+
 class Choice(BaseModel):
     """One output. There are n for each prompt, in the order of the prompts."""
 
     index: int
     text: str
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: StopReason | None
     logprobs: None = None
 
 

@@ -69,8 +69,6 @@ def read_trace(fields: dict[str, Any], service: Service) -> TextCall:
         raise InvalidRequestError(f"Invalid request: text is {found}, not a string", "text")
     check_texts([text], "text", service.limits)
     arguments = read_options(fields, service.limits)
-    if arguments.get("top_beta", 1) == 1:
-        arguments.pop("tau", None)  # a page sends both, whatever they are
     if not read_flag(fields, "drafter", default=True):
         arguments["num_draft_tokens"] = 0
     arguments.setdefault("num_beams", 1)  # beams have no rounds to tell of

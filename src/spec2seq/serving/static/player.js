@@ -13,10 +13,10 @@ export function isStill() {
 }
 
 /**
- * Play recordings side by side until all have ended. Each is { rounds, ms, onRound, onEnd }; `onTime` gets the recorded
- * milliseconds. Aborting the signal, or a user who wants no motion, shows the end at once.
+ * Play recordings side by side until all have ended. Each is { rounds, ms, onRound, onEnd }. Aborting the signal, or a
+ * user who wants no motion, shows the end at once.
  */
-export async function play(recordings, factor, signal, onTime = () => {}) {
+export async function play(recordings, factor, signal) {
   const lanes = recordings.map((recording) => ({ ...recording, next: 0, isOver: false }));
   const last = Math.max(...recordings.map((recording) => recording.ms));
   const begin = performance.now();
@@ -25,7 +25,6 @@ export async function play(recordings, factor, signal, onTime = () => {}) {
     const time = await nextFrame();
     now = signal.aborted || isStill() ? last : Math.min(last, Math.max(0, time - begin) / factor);
     for (const lane of lanes) advance(lane, now);
-    onTime(now);
   } while (now < last);
 }
 

@@ -30,14 +30,13 @@ export class Settings {
 
   /** Fields of a request. */
   get fields() {
-    const draftLength = this.#isAuto ? "auto" : this.#number("draft-length");
-    if (!this.isRelaxed) return { num_draft_tokens: draftLength };
-    return { num_draft_tokens: draftLength, top_beta: this.#number("candidates"), tau: this.#number("tolerance") };
+    if (!this.isRelaxed) return this.exactFields;
+    return { ...this.exactFields, top_beta: this.#number("candidates"), tau: this.#number("tolerance") };
   }
 
-  /** Fields of the request with the same drafts and no tolerance. */
+  /** Fields of the request with the same drafts and no tolerance, whatever the service was started with. */
   get exactFields() {
-    return { num_draft_tokens: this.fields.num_draft_tokens };
+    return { num_draft_tokens: this.#isAuto ? "auto" : this.#number("draft-length"), top_beta: 1 };
   }
 
   get #isAuto() {

@@ -2,7 +2,7 @@
 
 import { ORIGIN_NAMES } from "./run.js";
 
-export const END = "\u220e"; // stands for a token without text, as the end of sequence is
+const END = "\u220e"; // stands for a token without text, as the end of sequence is
 
 /** Shows runs in an element. */
 export class Written {
