@@ -124,6 +124,7 @@ def test_alternatives_are_the_other_beams(client: InProcess, pipeline: Pipeline)
         ({"q": ["a" * 200, "b" * 201]}, "401 characters, and at most 400 (max_input_chars)"),
         ({"q": ["a"] * 6}, "6 texts, and at most 5 (max_texts)"),
         ({"q": ["a\n" * 30, "a. " * 30]}, "61 lines and sentences, and at most 60 (max_pieces)"),
+        ({"q": "<b>a" * 61, "format": "html"}, "61 lines and sentences, and at most 60 (max_pieces)"),
         ({"q": "\ud800"}, r"'\ud800' at character 0"),
         ({"source": ""}, "Invalid request: missing source parameter"),
         ({"source": ["en"]}, "Invalid request: source is a list, not a string"),
@@ -219,6 +220,7 @@ def test_completions(client: InProcess, pipeline: Pipeline) -> None:
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     assert answer["object"] == "text_completion"
+    assert 0 <= time.time() - answer["created"] < 60
     assert answer["usage"]["prompt_tokens"] == sum(map(len, pipeline.tokenizer.encode(LINES[:2])))
     assert answer["usage"]["completion_tokens"] == sum(result.stats.num_tokens for result in expected)
     assert "warnings" not in answer
@@ -369,6 +371,7 @@ def test_a_trace_of_nothing(client: InProcess) -> None:
         ({"text": "a", "num_draft_tokens": "some"}, "num_draft_tokens='some' is not allowed"),
         ({"text": "a", "num_beams": 2}, "num_beams is not a parameter here"),
         ({"text": "a", "drafter": "/etc"}, "drafter is a string, not true or false"),
+        ({"text": "a", "tau": 2.0}, "tau=2.0 without top_beta says nothing"),
         ({"text": "a", "target": "xx"}, "xx is not supported"),
     ],
 )
@@ -477,6 +480,10 @@ def test_an_unforeseen_error_is_a_500_without_details(
     response = client.get("/languages")
     assert response.status_code == 500
     assert response.json() == {"error": "internal error; the log of the service says where"}
+    monkeypatch.setattr("spec2seq.serving.completions_api.read_completion", lambda *_: fail())
+    shaped = client.post("/v1/completions", json={"prompt": "a"})
+    assert (shaped.status_code, shaped.json()["error"]["type"]) == (500, "server_error")
+    assert shaped.json()["error"]["message"] == response.json()["error"]
     assert "KeyError at " in caplog.text
     assert "secret" not in caplog.text
 
@@ -507,7 +514,12 @@ def test_unknown_routes_and_methods(client: InProcess) -> None:
     )
     wrong = client.get("/translate")
     assert (wrong.status_code, wrong.headers["allow"], list(wrong.json())) == (405, "POST", ["error"])
-    assert set(client.get("/v1/completions/x").json()["error"]) == {"message", "type", "param", "code"}
+    assert client.get("/v1/completions/x").json()["error"] == {
+        "message": "Not Found",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+    }
     assert client.get("/../../etc/passwd").status_code == 404
 
 
@@ -601,12 +613,19 @@ def test_the_document_describes_every_route(client: InProcess) -> None:
     assert {"TraceStart", "TraceRound", "TraceEnd"} <= set(document["components"]["schemas"])
     options = document["components"]["schemas"]["CompletionRequest"]["properties"]
     assert options["num_beams"]["maximum"] == 4
+    drafted = [{"type": "integer", "maximum": 8, "minimum": 0}, {"const": "auto"}]
+    assert options["num_draft_tokens"]["anyOf"] == drafted
+    assert options["early_stopping"]["anyOf"] == [{"type": "boolean"}, {"const": "never"}]
     assert "bad_words_ids" not in options
     kinds = document["paths"]["/translate"]["post"]["requestBody"]["content"]
     assert set(kinds) == {"application/json", "application/x-www-form-urlencoded", "multipart/form-data"}
 
 
 def test_defaults_of_the_service_give_way_to_the_request(pipeline: Pipeline) -> None:
+    with running(pipeline, options=GenerationOptions(top_beta=3, tau=2.0)) as client:
+        (_, relaxed), *_ = trace(client, text=LINES[0], tau=1.0)
+        (_, exact), *_ = trace(client, text=LINES[0], top_beta=1)
+    assert (relaxed["is_exact"], exact["is_exact"]) == (False, True)
     with running(pipeline, options=GenerationOptions(max_new_tokens=5, num_beams=3)) as client:
         plain = client.post("/translate", json={"q": LINES[0], **PAIR}).json()["translatedText"]
         said = client.post("/v1/completions", json={"prompt": LINES[0], "num_beams": 1}).json()["choices"][0]["text"]

@@ -7,9 +7,7 @@ import traceback
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fastapi.responses import JSONResponse
-
-from spec2seq.serving.http_errors import INTERNAL_ERROR
+from spec2seq.serving.http_errors import internal_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,7 +45,7 @@ class Access:
         except Exception as error:  # noqa: BLE001  whatever it is, it is not for the client
             _log_error(error)
             if not status:
-                await JSONResponse({"error": INTERNAL_ERROR}, 500)(scope, receive, watched_send)
+                await internal_error(scope["path"])(scope, receive, watched_send)
         finally:
             self._told(scope, status, perf_counter() - start)
 

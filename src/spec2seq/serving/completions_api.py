@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from spec2seq.serving.schemas import (
     CompletionRequest,
     ModelList,
     ServedModel,
+    StopReason,
     Usage,
 )
 from spec2seq.serving.service import Service
@@ -124,7 +126,7 @@ def read_completion(fields: dict[str, Any], service: Service) -> CompletionCall:
         _read_arguments(fields, service),
         "texts" if is_stream else "nothing",
     )
-    return CompletionCall(call, is_stream, f"cmpl-{uuid4().hex}", service.created, service.settings.model_name)
+    return CompletionCall(call, is_stream, f"cmpl-{uuid4().hex}", int(time()), service.settings.model_name)
 
 
 def _read_arguments(fields: dict[str, Any], service: Service) -> GenerationArguments:
@@ -148,7 +150,7 @@ def _whole(wanted: CompletionCall, finished: Finished) -> Completion:
     return _with_figures(wanted.completion(choices), finished)
 
 
-def _outputs(result: GenerationResult) -> list[tuple[str, Any]]:
+def _outputs(result: GenerationResult) -> list[tuple[str, StopReason]]:
     reason = _finish_reason(result.finish_reason)
     return [(text, reason) for text in (result.text, *(one.text for one in result.alternatives))]
 
@@ -185,5 +187,5 @@ def _with_figures(completion: Completion, finished: Finished) -> Completion:
     return completion.model_copy(update={"usage": usage, "stats": stats_of(stats), "warnings": warnings})
 
 
-def _finish_reason(reason: FinishReason) -> Any:
+def _finish_reason(reason: FinishReason) -> StopReason:
     return "stop" if reason == "eos" else "length"

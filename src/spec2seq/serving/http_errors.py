@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 INTERNAL_ERROR = "internal error; the log of the service says where"
+# OpenAI's codes for refusals by status.
+_COMPLETION_CODES = {404: "model_not_found", 429: "rate_limit_exceeded"}
 # What web servers log for a client that did not wait; nobody sees the response.
 _CLIENT_GONE = 499
 
@@ -45,7 +47,17 @@ def public_message(error: Spec2SeqError) -> str:
 
 def completion_error(error: Spec2SeqError) -> CompletionError:
     """The error in the shape of OpenAI's interface."""
-    return _completion_error(status_of(error), public_message(error), getattr(error, "param", None))
+    status = status_of(error)
+    param, code = getattr(error, "param", None), _COMPLETION_CODES.get(status)
+    return _completion_error(status, public_message(error), param, code)
+
+
+def internal_error(path: str) -> JSONResponse:
+    """The answer to a request at this path on which the service itself failed."""
+    body: BaseModel = ErrorBody(error=INTERNAL_ERROR)
+    if _is_completion(path):
+        body = _completion_error(500, INTERNAL_ERROR)
+    return JSONResponse(body.model_dump(), 500)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -53,7 +65,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     retry_after = getattr(error, "retry_after", None)
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
     body: BaseModel = ErrorBody(error=public_message(error))
-    if _is_completion(request):
+    if _is_completion(request.url.path):
         body = completion_error(error)
     return JSONResponse(body.model_dump(), status_of(error), headers)
 
@@ -62,8 +74,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     """No such route, or not with this method."""
     assert isinstance(error, HTTPException)
     body: BaseModel = ErrorBody(error=str(error.detail))
-    if _is_completion(request):
-        body = _completion_error(error.status_code, str(error.detail), None)
+    if _is_completion(request.url.path):
+        body = _completion_error(error.status_code, str(error.detail))
     return JSONResponse(body.model_dump(), error.status_code, error.headers)
 
 
@@ -71,11 +83,10 @@ async def _give_up(request: Request, error: Exception) -> Response:
     return Response(status_code=_CLIENT_GONE)
 
 
-def _is_completion(request: Request) -> bool:
-    return request.url.path.startswith("/v1/completions")
+def _is_completion(path: str) -> bool:
+    return path.startswith("/v1/completions")
 
 
-def _completion_error(status: int, message: str, param: str | None) -> CompletionError:
+def _completion_error(status: int, message: str, param: str | None = None, code: str | None = None) -> CompletionError:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    code = {404: "model_not_found", 429: "rate_limit_exceeded"}.get(status)
     return CompletionError(error=CompletionErrorDetail(message=message, type=kind, param=param, code=code))

@@ -52,9 +52,10 @@ _JSON_TYPES: dict[str, dict[str, Any]] = {
     "count": {"type": "integer"},
     "number": {"type": "number"},
     "flag": {"type": "boolean"},
-    "early_stopping": {"anyOf": [{"type": "boolean"}, {"const": "never"}]},
-    "draft_tokens": {"anyOf": [{"type": "integer", "minimum": 0}, {"const": "auto"}]},
+    "draft_tokens": {"type": "integer"},
+    "early_stopping": {"type": "boolean"},
 }
+_WORDS = {"draft_tokens": "auto", "early_stopping": "never"}  # which the option may be beside its type
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
@@ -102,9 +103,11 @@ def document(app: FastAPI, limits: Limits) -> dict[str, Any]:
 def _option_schema(name: str, limits: Limits) -> dict[str, Any]:
     """Type, range and meaning of a generation option."""
     info = option_info(name)
-    schema = {**_JSON_TYPES[info.kind], "description": info.help}
-    if info.kind in ("count", "number"):
+    schema = dict(_JSON_TYPES[info.kind])
+    if info.kind in ("count", "number", "draft_tokens"):
         schema["maximum"] = largest(name, limits)[0]
         if info.minimum is not None:
             schema["exclusiveMinimum" if info.is_above_minimum else "minimum"] = info.minimum
-    return schema
+    if info.kind in _WORDS:
+        schema = {"anyOf": [schema, {"const": _WORDS[info.kind]}]}
+    return {**schema, "description": info.help}
