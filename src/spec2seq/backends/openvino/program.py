@@ -87,7 +87,7 @@ class Program:
                 self.bind(name, array)
 
     def run_once(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of all outputs for these inputs, which are let go of."""
+        """Copies of all outputs for these inputs. What was bound before is to be bound anew."""
         self.bind_group("once", arrays)
         self.run()
         self._groups.clear()

@@ -7,6 +7,7 @@ STEP = 16  # cached slots and source positions are padded to multiples of so man
 _PREFIX_STEP = 8
 _EXACT_ROWS = 8
 _EXACT_QUERIES = 16
+_SINGLE_ROW_STEP = 4
 
 
 def padded_length(length: int) -> int:
@@ -25,15 +26,15 @@ def padded_rows(num_rows: int) -> int:
 
 
 def padded_queries(num_queries: int, num_rows: int) -> int:
-    """For queries per row: exact up to 16, then at most an eighth too many; for a single row, which can afford three
-    idle ones better than the work that other sizes make, 1, 5, 9, 13, 17, ..."""
+    """For queries per row: exact up to 16, then at most an eighth too many. For a single row, which can afford three
+    idle ones better than the work that other sizes make: 1, 5, 9, ..., 33, and from there on as for several."""
     if num_rows == 1 and num_queries <= 2 * _EXACT_QUERIES + 1:
-        return -(-(num_queries - 1) // 4) * 4 + 1
+        return -(-(num_queries - 1) // _SINGLE_ROW_STEP) * _SINGLE_ROW_STEP + 1
     return _stepped(num_queries, _EXACT_QUERIES)
 
 
 def _stepped(count: int, num_exact: int) -> int:
     if count <= num_exact:
         return count
-    step = max(2, 1 << (count - 1).bit_length() - 4)
+    step = max(2, 1 << ((count - 1).bit_length() - 4))
     return -(-count // step) * step
