@@ -234,7 +234,8 @@ def test_wrong_calls(
         "has no tokenizer": [*command(bare, source, output), *SIZES],
         "is not empty and holds no acceleration to continue": [*command(model, source, full), *SIZES],
         "--budget 'soon' is no time; write 2h, 45m": [*base, "--budget", "soon"],
-        "steps=0 is not allowed": [*base, "--steps", "0"],
+        "--steps 0 is not allowed: use 1 or more": [*base, "--steps", "0"],
+        "--lines -1 is not allowed": [*base, "--lines", "-1"],
         "target_lang": [*base, "--target-lang", "it"],
     }
     for message, arguments in wrong.items():

@@ -62,6 +62,13 @@ def test_every_tenth_line_is_held_out_once() -> None:
     assert split.num_left_out == 53
 
 
+def test_of_a_long_text_about_600_lines_are_held_out() -> None:
+    for num_lines in (5999, 6599, 11_999, 100_000):
+        split = split_source(SourceLines("text", "", [f"line {i}".encode() for i in range(num_lines)]))
+        assert 599 <= len(split.deciding) + len(split.measuring) < 660
+        assert abs(len(split.deciding) - len(split.measuring)) <= 1
+
+
 def test_lines_are_taken_evenly() -> None:
     assert evenly(list("abcdefgh"), 4) == list("aceg")
     assert evenly(list("abc"), 4) == list("abc")

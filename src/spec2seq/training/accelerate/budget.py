@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 DISTILLING, MEASURING, TRYING = 0.3, 0.15, 0.2  # shares of the budget, at most; the training has the rest
 MIN_DISTILLED, MIN_MEASURED = 400, 10  # lines, where the text has them
 MIN_STEPS, MAX_STEPS = 50, 60_000
-SECONDS_TO_TRY_TWO = 3600.0  # a smaller budget is better spent on one kind
+SHORT_BUDGET = 900.0  # below this, many small updates beat few large ones
+MEDIUM_BUDGET = 3600.0  # below this, one kind is tried, and the last places of a long block learn nothing
 LONG_BUDGET = 4 * 3600.0  # from here on a second layer has the time to learn
-_SMALL_BLOCK = 6  # later places of a block learn nothing in few steps
+_SMALL_BLOCK = 6
 _NUM_LOOKS, _NUM_SAVES, _NUM_AVERAGED = 10, 20, 5
 
 
@@ -37,7 +38,7 @@ def kinds_to_try(kind: Kind | None, budget_seconds: float) -> list[Kind]:
     """The kinds among which the measured speed decides; one where it is said, or where time is short."""
     if kind is not None:
         return [kind]
-    return ["feature", "spec"] if budget_seconds >= SECONDS_TO_TRY_TWO else ["feature"]
+    return ["feature", "spec"] if budget_seconds >= MEDIUM_BUDGET else ["feature"]
 
 
 def training_steps(seconds: float, seconds_per_step: float) -> int:
@@ -66,7 +67,7 @@ def sized_plan(kind: Kind, budget_seconds: float, steps: int) -> TrainingPlan:
         num_held_out=200,
     )
     shape = plan.shape
-    if budget_seconds < SECONDS_TO_TRY_TWO:
+    if budget_seconds < MEDIUM_BUDGET:
         shape = replace(shape, block_size=min(shape.block_size, _SMALL_BLOCK))
     if isinstance(shape, FeatureShape) and budget_seconds >= LONG_BUDGET:
         shape = replace(shape, decoder_layers=2)
@@ -74,7 +75,7 @@ def sized_plan(kind: Kind, budget_seconds: float, steps: int) -> TrainingPlan:
 
 
 def _batch_tokens(budget_seconds: float) -> int:
-    """Many small updates beat few large ones where time is short."""
-    if budget_seconds < 900:
+    """Tokens per update."""
+    if budget_seconds < SHORT_BUDGET:
         return 1024
-    return 2048 if budget_seconds < SECONDS_TO_TRY_TWO else 4096
+    return 2048 if budget_seconds < MEDIUM_BUDGET else 4096

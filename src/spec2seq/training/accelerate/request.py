@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spec2seq.training.shapes import Kind
 
 DEFAULT_BUDGET = "2h"
+_FLAGS = {"budget_seconds": "--budget", "is_relaxed": "--relaxed", "num_lines": "--lines"}  # others have their own name
 _BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -54,14 +55,18 @@ class AccelerationRequest:
         for name in ("max_new_tokens", "num_lines", "steps", "num_measured"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise OptionError(f"{name}={value} is not allowed: use 1 or more")
+                raise OptionError(f"{_flag(name)} {value} is not allowed: use 1 or more")
 
     def as_job(self) -> dict[str, object]:
         """What decides what comes out, by the names on the command line, beside the contents of model and source."""
         values = asdict(self)
         del values["source"], values["output"]
-        flags = {"budget_seconds": "--budget", "is_relaxed": "--relaxed", "num_lines": "--lines"}
-        return {flags.get(name, "--" + name.replace("_", "-")): value for name, value in values.items()}
+        return {_flag(name): value for name, value in values.items()}
+
+
+def _flag(name: str) -> str:
+    """What a field is called on the command line."""
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def seconds_of(budget: str) -> float:

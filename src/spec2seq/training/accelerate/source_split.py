@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spec2seq.training.source_lines import SourceLines
 
 MIN_LINES = 60
-MAX_HELD_OUT = 600
+ABOUT_MAX_HELD_OUT = 600  # lines; the stride is a whole number, and some tens more may be held out
 _HELD_OUT_SHARE = 0.1
 _NUM_SAMPLED = 200
 MAX_UNKNOWN_SHARE = 0.15  # of the tokens; in text that a model was made for, unknown ones are rare
@@ -49,7 +49,7 @@ def split_source(source: SourceLines) -> SourceSplit:
             f"{source.name} has {len(lines)} different lines of text, but {MIN_LINES} are needed at least, and tens of "
             "thousands are better; give a longer text"
         )
-    stride = max(round(1 / _HELD_OUT_SHARE), len(lines) // MAX_HELD_OUT)
+    stride = max(round(1 / _HELD_OUT_SHARE), len(lines) // ABOUT_MAX_HELD_OUT)
     held_out = lines[stride - 1 :: stride]
     training = [line for i, line in enumerate(lines) if i % stride != stride - 1]
     return SourceSplit(training, held_out[::2], held_out[1::2], len(source.raw) - len(lines))
