@@ -291,6 +291,8 @@ def test_sampling_and_prefixes(client: InProcess, pipeline: Pipeline) -> None:
         ({"source": "de"}, 400, "source", "de is not supported"),
         ({"long_input": "cut"}, 400, "long_input", "use one of split, truncate, error"),
         ({"target_prefix": "a" * 401}, 400, "target_prefix", "max_input_chars"),
+        ({"source_prefix": "a" * 401}, 400, "source_prefix", "401 characters, and at most 400"),
+        ({"source_prefix": "a" * 21, "prompt": "b\n" * 19}, 400, "source_prefix", "420 characters in front of all"),
         ({"prompt": "a\nb", "target_prefix": "c"}, 400, None, "decoded in 2 pieces"),
     ],
 )

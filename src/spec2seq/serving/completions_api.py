@@ -14,7 +14,7 @@ from spec2seq.pipelines.results import sum_stats
 from spec2seq.serving.bodies import read_json
 from spec2seq.serving.calls import Finished, TextCall, TextPart
 from spec2seq.serving.events import EventStream, begin, finish, format_event, format_model
-from spec2seq.serving.fields import check_known, read_flag, read_string, read_texts
+from spec2seq.serving.fields import check_known, check_repeated, read_flag, read_string, read_texts
 from spec2seq.serving.http_errors import completion_error
 from spec2seq.serving.openapi import body_of, errors, events
 from spec2seq.serving.option_fields import REQUEST_OPTIONS, read_options
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from spec2seq.pipelines.arguments import GenerationArguments
     from spec2seq.pipelines.results import GenerationResult
+    from spec2seq.serving.calls import Telling
     from spec2seq.serving.jobs import Job
     from spec2seq.types import FinishReason
 
@@ -119,13 +120,12 @@ def read_completion(fields: dict[str, Any], service: Service) -> CompletionCall:
     if name != service.settings.model_name:
         raise NotServedError(f"this service has the model {service.settings.model_name!r} and no other", "model")
     texts, _ = read_texts(fields, "prompt", service.limits)
+    text_options = read_text_options(fields, service)
+    if fields.get("source_prefix"):  # the service's own is its operator's business
+        check_repeated(text_options.source_prefix, "source_prefix", texts, service.limits)
     is_stream = read_flag(fields, "stream", default=False)
-    call = TextCall(
-        texts,
-        read_text_options(fields, service),
-        _read_arguments(fields, service),
-        "texts" if is_stream else "nothing",
-    )
+    telling: Telling = "texts" if is_stream else "nothing"
+    call = TextCall(texts, text_options, _read_arguments(fields, service), telling)
     return CompletionCall(call, is_stream, f"cmpl-{uuid4().hex}", int(time()), service.settings.model_name)
 
 

@@ -45,8 +45,15 @@ def check_texts(texts: Sequence[str], name: str, limits: Limits) -> None:
 
 def check_pieces(texts: Sequence[str], name: str, limits: Limits) -> None:
     """Raises InvalidRequestError for more lines and sentences than are allowed."""
-    num_pieces = len(texts) + sum(map(num_breaks, texts))
-    _check_count(num_pieces, "lines and sentences", limits.max_pieces, "max_pieces", name)
+    _check_count(_num_pieces(texts), "lines and sentences", limits.max_pieces, "max_pieces", name)
+
+
+def check_repeated(prefix: str, name: str, texts: Sequence[str], limits: Limits) -> None:
+    """Raises InvalidRequestError where a prefix comes to more characters than texts may have: each of their lines and
+    sentences may get it."""
+    num_chars = len(prefix) * _num_pieces(texts)
+    unit = "characters in front of all lines and sentences"
+    _check_count(num_chars, unit, limits.max_input_chars, "max_input_chars", name)
 
 
 def read_prefix(fields: Mapping[str, Any], name: str, limits: Limits) -> str | None:
@@ -58,6 +65,11 @@ def read_prefix(fields: Mapping[str, Any], name: str, limits: Limits) -> str | N
     prefix = read_string(fields, name)
     _check_count(len(prefix or ""), "characters", limits.max_input_chars, "max_input_chars", name)
     return prefix
+
+
+def _num_pieces(texts: Sequence[str]) -> int:
+    """Most pieces that the texts may be cut into at the ends of lines and sentences."""
+    return len(texts) + sum(map(num_breaks, texts))
 
 
 def _check_count(count: int, unit: str, limit: int, limit_name: str, name: str) -> None:
