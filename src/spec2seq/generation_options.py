@@ -107,7 +107,10 @@ class GenerationOptions:
     )
     eos_token_id: int | Sequence[int] | None = _option("ids", None, "Token or tokens that end an output; the model's.")
     num_draft_tokens: int | Literal["auto"] | None = _option(
-        "draft_tokens", "auto", 'Tokens drafted per round; "auto" leaves it to the drafter.', minimum=0
+        "draft_tokens",
+        "auto",
+        'Tokens drafted per round; "auto" drafts as many as pay, none included (relaxed and beams: a fixed number).',
+        minimum=0,
     )
     speculative_beams: bool | None = _option(
         "flag",

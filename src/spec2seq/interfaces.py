@@ -95,10 +95,16 @@ class Drafter(Protocol):
     In beam search the rows are the running hypotheses of all sources. Between `propose` and `commit` of a round they
     then go through `select_rows`, which may repeat rows: several hypotheses continue one. `commit` comes with the rows
     in the new order, and behind the accepted tokens and the next one there may be more that were not drafted.
+
+    Besides what is below, a drafter may tell those who decide how much it drafts (`decoding.controller`):
+    `survival: Mapping[int, Sequence[float]]`, number of slots -> the chance that a block is kept up to and with each
+    slot; `chance_of_draft: float`, how often a row is proposed anything, if not always; and `network`, which computes
+    its drafts and with which the time that these take is remembered. One that reads no hidden layers is not started
+    before it pays, and then with rows that have generated something; only from then on is it told of rounds.
     """
 
     hidden_layers: tuple[int, ...]  # verifier layers that `commit` must bring
-    default_num_draft_tokens: int  # what "auto" means without a controller
+    default_num_draft_tokens: int  # what "auto" asks for at most; in beam search and relaxed decoding always
     max_draft_tokens: int | None  # hard limit, None when there is none
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:

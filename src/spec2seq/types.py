@@ -148,7 +148,8 @@ class RequestStats:
 
     `num_tokens` counts emitted tokens, EOS and a forced first token included. `num_judged` leaves out drafted tokens
     cut by the budget or drafted past an accepted EOS. `accepted_per_position[i]` counts rounds in which draft token i
-    was kept, `judged_per_position[i]` those in which it was judged.
+    was kept, `judged_per_position[i]` those in which it was judged. `rounds_by_num_draft_tokens[k]` counts rounds
+    in which k draft tokens were asked for.
 
     Beam search takes `num_rounds + num_free_steps` steps: the free ones needed no verifier call of their own. There a
     drafted token is a prefix put into the call ahead of time, accepted when it became a running hypothesis, and nothing
@@ -164,6 +165,7 @@ class RequestStats:
     num_free_steps: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     judged_per_position: list[int] = field(default_factory=list)
+    rounds_by_num_draft_tokens: list[int] = field(default_factory=list)
     seconds_encode: float = 0.0
     seconds_draft: float = 0.0
     seconds_verify: float = 0.0

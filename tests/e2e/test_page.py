@@ -122,8 +122,9 @@ def jobs_cancelled(server: ServerProcess) -> float:
 
 
 def test_translates_with_every_token_marked_and_its_round_to_be_pointed_at(visit: Visit) -> None:
+    visit.set_slider("Draft length", 6)
     visit.translate(EXAMPLE)
-    (result,) = Pipeline.from_pretrained(MODEL).generate([EXAMPLE])
+    (result,) = Pipeline.from_pretrained(MODEL).generate([EXAMPLE], num_draft_tokens=6)
     page, stats = visit.page, result.stats
     assert visit.text() == result.text
     assert page.locator("#output .token").count() == stats.num_tokens
@@ -151,6 +152,7 @@ def test_an_example_of_several_lines_keeps_them(visit: Visit) -> None:
 
 def test_races_and_names_a_winner(visit: Visit) -> None:
     page = visit.page
+    visit.set_slider("Draft length", 6)
     page.fill("#source", EXAMPLE)
     page.click("#race")
     expect(page.locator("#same")).to_have_text("Both wrote the same text, token for token.", timeout=WAIT_MS)

@@ -153,6 +153,27 @@ def test_wrong_settings_of_a_feature_drafter_are_named(
         load_drafter(folder)
 
 
+def test_how_far_blocks_survive_is_kept_and_known_to_the_drafter(tmp_path: Path, models: Path) -> None:
+    folder, model = tmp_path / "drafter", load_model(models / "bart")
+    survival = {2: (0.5, 0.25), 4: (0.6, 0.3, 0.2, 0.1)}
+    made_for = load_drafter(models / "drafter").verifier
+    for network in (tiny_drafter(), tiny_feature_drafter(model.network), tiny_blockwise_heads(model.network)):
+        save_drafter(folder, network, "tiny-bart", made_for, CARD, survival)
+        assert load_drafter(folder).survival == survival
+        pipeline = Pipeline.from_pretrained(models / "bart", folder, backend="torch")
+        assert pipeline.make_drafter is not None
+        assert pipeline.make_drafter().survival == survival  # type: ignore[attr-defined]
+    save_drafter(folder, tiny_drafter(), "tiny-bart", made_for, CARD)
+    assert load_drafter(folder).survival is None
+
+
+@pytest.mark.parametrize("wrong", [[0.5], {"two": [0.5]}, {"2": 0.5}, {"2": ["x"]}, {"2": []}, {"2": [1.5]}])
+def test_survival_that_is_none_is_named(folder: Path, wrong: object) -> None:
+    change_settings(folder, lambda settings: settings.update(survival=wrong))
+    with pytest.raises(CheckpointError, match=r"config\.json: survival=.* restore the file"):
+        load_drafter(folder)
+
+
 def test_missing_and_unknown_tensors_are_named(folder: Path) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)

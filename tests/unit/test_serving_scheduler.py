@@ -126,7 +126,8 @@ def test_lists_blank_texts_and_paragraphs(pipeline: Pipeline) -> None:
 def test_what_is_told_on_the_way_is_the_result(pipeline: Pipeline) -> None:
     text = f"{LINES[0]}\n\n{LINES[1]}\n"
     desk = Desk(pipeline)
-    parts, rounds = desk.give(text, LINES[3], telling="texts"), desk.give(text, telling="rounds")
+    parts = desk.give(text, LINES[3], telling="texts", num_draft_tokens=4)
+    rounds = desk.give(text, telling="rounds", num_draft_tokens=4)
     desk.run()
     expected = [result.text for result in pipeline.generate([text, LINES[3]])]
     told = [event for event in desk.boxes[parts].events if isinstance(event, TextPart)]

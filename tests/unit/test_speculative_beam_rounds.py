@@ -175,6 +175,7 @@ def test_a_perfect_drafter_halves_the_calls(num_beams: int) -> None:
     results = speculate(verifier, drafter, num_draft_tokens=1, max_rows=64, **options)
     for result, expected in zip(results, plain, strict=True):
         assert result.stats.num_rounds == -(-expected.stats.num_rounds // 2)
+        assert result.stats.rounds_by_num_draft_tokens == [0, result.stats.num_rounds]
         assert result.stats.num_accepted >= result.stats.num_free_steps * (num_beams - 1)
     assert verifier.num_calls - num_calls == max(result.stats.num_rounds for result in results)
 

@@ -30,7 +30,7 @@ class Summary:
             self._total = sum_stats([self._total, result.stats])
 
     def text(self) -> str:
-        """Two or three lines of figures."""
+        """Two to four lines of figures."""
         total, elapsed = self._total, perf_counter() - self._start
         lines = [
             f"{self._num_lines} lines in {elapsed:.1f} s: encode {total.seconds_encode:.1f}, draft "
@@ -38,6 +38,9 @@ class Summary:
             f"{total.num_tokens} tokens in {total.num_rounds} rounds: {total.tokens_per_round:.2f} tokens per round, "
             f"{total.num_accepted} of {total.num_judged} draft tokens accepted ({total.acceptance_rate:.0%})",
         ]
+        asked = [f"{k} in {count}" for k, count in enumerate(total.rounds_by_num_draft_tokens) if count]
+        if len(asked) > 1:
+            lines.append(f"draft tokens asked for, in rounds: {', '.join(asked)}")
         if self._num_degenerate:
             lines.append(
                 f"left out of these figures: {self._num_degenerate} outputs that repeat themselves to the limit"

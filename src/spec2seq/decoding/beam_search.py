@@ -66,7 +66,7 @@ class BeamSearch(Search):
         is_broken = values[..., 0].isnan().any(-1) | ~values[..., 0].isfinite().any(-1)
         outcome = torch.stack([step.is_done, is_broken]).tolist()
         for request in self.requests:
-            record_round(request.stats, 0, 0, 0, 0)
+            record_round(request.stats, 0, 0, 0, 0, 0)
         watch.lap("rest")
         watch.share(request.stats for request in self.requests)
         finished = [i for i in range(len(self.requests)) if outcome[0][i] or outcome[1][i]]

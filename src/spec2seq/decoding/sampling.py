@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from spec2seq.decoding.drafting import Drafting
     from spec2seq.decoding.search import Request
     from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import AcceptanceRule, Drafter, EncoderOutput, Verifier
@@ -33,14 +34,9 @@ class SamplingSearch(SpeculativeSearch):
     """
 
     def __init__(
-        self,
-        verifier: Verifier,
-        drafter: Drafter | None,
-        rule: AcceptanceRule,
-        options: ResolvedOptions,
-        num_draft_tokens: int,
+        self, verifier: Verifier, drafting: Drafting | None, rule: AcceptanceRule, options: ResolvedOptions
     ) -> None:
-        super().__init__(verifier, drafter, rule, options, num_draft_tokens)
+        super().__init__(verifier, drafting, rule, options)
         self.warpers = Warpers.from_options(options)
         self._banned = torch.tensor(self.processors.static_bans, dtype=torch.long, device=verifier.device)
         self._noise = RowNoise.from_seeds([], [])
@@ -69,11 +65,9 @@ class SamplingSearch(SpeculativeSearch):
         super()._select_groups(groups)
         self._noise = self._noise.select_rows(groups)
 
-    def _propose(self, prefix: Prefix | None) -> DraftBlock:
-        if self.drafter is None or prefix is None:
-            return self._no_draft()
+    def _ask(self, drafter: Drafter, prefix: Prefix, num_draft_tokens: int) -> DraftBlock:
         chooser = DraftChooser(self.warpers, self._banned, self._noise, self._counts, self.options.is_seeded)
-        draft = self.drafter.propose(prefix, self.num_draft_tokens, chooser)
+        draft = drafter.propose(prefix, num_draft_tokens, chooser)
         return chooser.with_laws(self._cut_behind_eos(draft))
 
     def _cut_behind_eos(self, draft: DraftBlock) -> DraftBlock:

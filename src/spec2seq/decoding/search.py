@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from spec2seq.decoding.drafting import Drafting
     from spec2seq.decoding.recording import ScoreRecord
     from spec2seq.generation_options import ResolvedOptions
-    from spec2seq.interfaces import Cache, Drafter, EncoderOutput, Verifier
+    from spec2seq.interfaces import Cache, EncoderOutput, Verifier
     from spec2seq.types import DecoderOutput, DraftBlock, Emission, Scores, SourceBatch, Wanted
 
 
@@ -81,12 +82,13 @@ class Search(ABC):
         self.options = options
         self.rows_per_request = rows_per_request
         self.requests: list[Request] = []
-        self.drafter: Drafter | None = None
+        self.drafting: Drafting | None = None
         self.processors = build_processors(options, is_beam=is_beam, forces_eos=is_beam, device=verifier.device)
         self._eos = torch.tensor(options.eos_token_ids, dtype=torch.long, device=verifier.device)
         self._cache: Cache | None = None
         self._encoded: EncoderOutput | None = None
         self._state: DecodeState | None = None
+        self._num_queries = 0  # rows x tokens of the last verifier call
 
     @property
     def num_rows(self) -> int:
@@ -152,8 +154,8 @@ class Search(ABC):
 
     def _start_drafting(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """Show the drafter the newcomers."""
-        if self.drafter:
-            self.drafter.start(source, encoded)
+        if self.drafting is not None:
+            self.drafting.join(source, encoded)
 
     def _select_groups(self, groups: Tensor) -> None:
         """Keep the rows of these requests, in that order."""
@@ -169,6 +171,7 @@ class Search(ABC):
     def _verify(self, draft: DraftBlock, wanted: Wanted) -> DecoderOutput:
         """Feed every committed token that is not cached, then the draft; scores [B, k+1, V]."""
         call = self.state.verify_input(draft)
+        self._num_queries = call.tokens.numel()
         return self.verifier.decode(
             call.tokens, call.positions, call.lengths, self.cache, self.encoded, wanted, queries=call.queries
         )

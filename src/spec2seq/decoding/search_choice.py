@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 from spec2seq.acceptance import ExactMatch, SpeculativeSampling, TopBetaTolerance
 from spec2seq.decoding.beam_search import BeamSearch
+from spec2seq.decoding.controller import Controller, FixedLength
+from spec2seq.decoding.costs import costs_of
+from spec2seq.decoding.drafting import Drafting
 from spec2seq.decoding.sampling import SamplingSearch
 from spec2seq.decoding.speculative import SpeculativeSearch
 from spec2seq.decoding.speculative_beam import DEFAULT_NUM_DRAFT_TOKENS, SpeculativeBeamSearch
+from spec2seq.decoding.survival import Survival
 from spec2seq.errors import OptionError
 
 if TYPE_CHECKING:
     from spec2seq.config import ModelConfig
+    from spec2seq.decoding.controller import DraftLength
     from spec2seq.decoding.search import Search
     from spec2seq.generation_options import ResolvedOptions
     from spec2seq.interfaces import AcceptanceRule, Drafter, Verifier
@@ -33,11 +38,14 @@ def make_search(verifier: Verifier, drafter: Drafter | None, options: ResolvedOp
             return BeamSearch(verifier, options)
         return SpeculativeBeamSearch(verifier, drafter, options, num_draft_tokens)
     kind = SamplingSearch if options.do_sample else SpeculativeSearch
-    return kind(verifier, drafter, _rule(options, verifier.config.pad_token_id), options, num_draft_tokens)
+    drafting = None
+    if drafter is not None and num_draft_tokens:
+        drafting = Drafting(drafter, _length(verifier, drafter, options, num_draft_tokens))
+    return kind(verifier, drafting, _rule(options, verifier.config.pad_token_id), options)
 
 
 def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions, config: ModelConfig) -> int:
-    """How many tokens this drafter is asked for per round; 0 where nothing is to be drafted.
+    """How many tokens this drafter is asked for per round, at most; 0 where nothing is to be drafted.
 
     Raises:
         OptionError: more than the drafter can propose or the model, of this configuration, has positions for; or a
@@ -61,6 +69,14 @@ def resolve_num_draft_tokens(drafter: Drafter | None, options: ResolvedOptions, 
             "use fewer (5 to 25 are usual), or auto"
         )
     return options.num_draft_tokens
+
+
+def _length(verifier: Verifier, drafter: Drafter, options: ResolvedOptions, num_draft_tokens: int) -> DraftLength:
+    """Who says how many tokens to draft. Relaxed outputs depend on it: they get the same number always."""
+    if options.num_draft_tokens != "auto" or options.top_beta > 1:
+        return FixedLength(num_draft_tokens)
+    costs = costs_of(verifier, drafter, is_sampling=options.do_sample)
+    return Controller(costs, Survival.expected_of(drafter), num_draft_tokens)
 
 
 def _rule(options: ResolvedOptions, pad_token_id: int) -> AcceptanceRule:

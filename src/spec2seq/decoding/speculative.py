@@ -10,7 +10,7 @@ from spec2seq.decoding.recording import ScoreRecorder
 from spec2seq.decoding.search import Search
 from spec2seq.decoding.stats import Stopwatch, is_degenerate, record_round
 from spec2seq.decoding.transfer import on_device, on_host
-from spec2seq.types import Acceptance, DraftBlock, Emission, Wanted
+from spec2seq.types import Acceptance, DraftBlock, Emission, SourceBatch, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from spec2seq.decoding.drafting import Drafting
     from spec2seq.decoding.search import Request
     from spec2seq.decoding.state import Commitment, Flags
     from spec2seq.generation_options import ResolvedOptions
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 class _RowOutcome(NamedTuple):
     """What a round gave one row."""
 
+    num_asked: int
     num_tokens: int
     num_accepted: int
     num_drafted: int
@@ -60,20 +62,19 @@ class _Outcome(NamedTuple):
 
 
 class SpeculativeSearch(Search):
-    """Speculative greedy search over a batch with ragged acceptance (the paper, section 3)."""
+    """Speculative greedy search over a batch with ragged acceptance (the paper, section 3).
+
+    Args:
+        drafting: whom to ask for drafts; None for plain search.
+        rule: decides about them.
+    """
 
     def __init__(
-        self,
-        verifier: Verifier,
-        drafter: Drafter | None,
-        rule: AcceptanceRule,
-        options: ResolvedOptions,
-        num_draft_tokens: int,
+        self, verifier: Verifier, drafting: Drafting | None, rule: AcceptanceRule, options: ResolvedOptions
     ) -> None:
         super().__init__(verifier, options, is_beam=False)
-        self.drafter = drafter if num_draft_tokens else None
+        self.drafting = drafting
         self.rule = rule
-        self.num_draft_tokens = num_draft_tokens
         needs_processing = options.do_sample or not self.processors.is_empty
         self._needs_logits = rule.needs_logits or options.output_scores or options.output_logits or needs_processing
         is_recording = options.output_scores or options.output_logits or options.output_margin
@@ -84,13 +85,13 @@ class SpeculativeSearch(Search):
             top=max(rule.num_top, 2) if options.output_margin else rule.num_top,
             logits=self._needs_logits,
             log_sum_exp=options.output_scores,
-            hidden_layers=self.drafter.hidden_layers if self.drafter else (),
+            hidden_layers=drafting.drafter.hidden_layers if drafting else (),
             banned=self.processors.static_bans,
         )
 
     def round(self) -> list[Emission]:
         watch = Stopwatch()
-        prefix = self.state.prefix if self.drafter else None
+        prefix = self._begin_round(watch)
         proposed = self._propose(prefix)
         draft = self.state.fit(proposed)
         watch.lap("draft")
@@ -100,8 +101,8 @@ class SpeculativeSearch(Search):
         best_scores, _ = scores.top(self.rule.num_top)
         watch.lap("verify")
         acceptance = self._force_eos(self._accept(draft, scores))
-        if self.drafter and prefix:
-            self.drafter.commit(prefix, acceptance, output)
+        if self.drafting and prefix:
+            self.drafting.drafter.commit(prefix, acceptance, output)
         outcome = _Outcome.read(proposed, draft, acceptance, best_scores)
         self._state, commitment = self.state.commit(outcome.draft, outcome.acceptance, self._host_eos)
         emissions = self._book(outcome, commitment)
@@ -110,14 +111,41 @@ class SpeculativeSearch(Search):
         if self._recorder:
             self._recorder.write(self.requests, raw, scores, commitment.num_tokens, self._has_forced_end())
         watch.lap("rest")
-        watch.share([request.stats for request in self.requests])
+        self._end_round(outcome, commitment, watch)
         self._let_go(emissions)
         return emissions
 
+    def sources(self) -> SourceBatch:
+        """The token ids of the sources of all rows."""
+        rows = [request.source_ids.tolist() for request in self.requests]
+        return SourceBatch.from_lists(rows, self.verifier.config.pad_token_id, self.verifier.device)
+
+    def tokens_left(self) -> float:
+        """How many tokens each row is expected to get yet: in all as many as its source has, for want of better."""
+        expected = np.array([len(request.source_ids) for request in self.requests]) + self.state.prompt_lengths
+        limits = np.minimum(np.maximum(expected, self.state.lengths + 1), self.state.max_lengths)
+        return float((limits - self.state.lengths).mean())
+
+    def _begin_round(self, watch: Stopwatch) -> Prefix | None:
+        """What the drafter is shown; None where there is none, or none was started."""
+        if self.drafting is None:
+            return None
+        self.drafting.begin_round(self, watch)
+        return self.state.prefix if self.drafting.is_started else None
+
     def _propose(self, prefix: Prefix | None) -> DraftBlock:
-        if self.drafter is None or prefix is None:
+        if self.drafting is None or prefix is None or not self.drafting.num_draft_tokens:
             return self._no_draft()
-        return self.drafter.propose(prefix, self.num_draft_tokens)
+        return self._ask(self.drafting.drafter, prefix, self.drafting.num_draft_tokens)
+
+    def _ask(self, drafter: Drafter, prefix: Prefix, num_draft_tokens: int) -> DraftBlock:
+        return drafter.propose(prefix, num_draft_tokens)
+
+    def _end_round(self, outcome: _Outcome, commitment: Commitment, watch: Stopwatch) -> None:
+        watch.share([request.stats for request in self.requests])
+        if self.drafting is not None:
+            num_drafted = outcome.num_drafted.numpy()
+            self.drafting.end_round(self._num_queries, num_drafted, commitment, self.state, watch)
 
     def _no_draft(self) -> DraftBlock:
         """An empty draft for all rows; the same one as long as there are as many."""
@@ -143,11 +171,12 @@ class SpeculativeSearch(Search):
 
     def _select_groups(self, groups: Tensor) -> None:
         super()._select_groups(groups)
-        if self.drafter:
-            self.drafter.select_rows(groups)
+        if self.drafting is not None:
+            self.drafting.select_rows(groups)
 
     def _book(self, outcome: _Outcome, commitment: Commitment) -> list[Emission]:
         """Hand the round's outcome to the requests."""
+        num_asked = self.drafting.num_draft_tokens if self.drafting else 0
         columns = (
             commitment.num_tokens,
             commitment.num_accepted,
@@ -158,14 +187,14 @@ class SpeculativeSearch(Search):
         )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            self._book_row(request, _RowOutcome(*row), tokens)
+            self._book_row(request, _RowOutcome(num_asked, *row), tokens)
             for request, row, tokens in zip(self.requests, rows, commitment.tokens.tolist(), strict=True)
         ]
 
     def _book_row(self, request: Request, outcome: _RowOutcome, tokens: list[int]) -> Emission:
         round_number = request.stats.num_rounds + 1
         if outcome.is_broken:
-            record_round(request.stats, 0, outcome.num_drafted, 0, 0)
+            record_round(request.stats, outcome.num_asked, 0, outcome.num_drafted, 0, 0)
             request.error = (
                 f"the model produced NaN or infinite scores after {len(request.token_ids)} tokens; "
                 "use dtype float32 or bfloat16"
@@ -174,7 +203,7 @@ class SpeculativeSearch(Search):
         num_tokens, num_accepted = outcome.num_tokens, outcome.num_accepted
         # a draft that ended in an accepted EOS was judged no further
         num_judged = num_accepted if num_accepted == num_tokens else outcome.num_fitted
-        record_round(request.stats, num_tokens, outcome.num_drafted, num_judged, num_accepted)
+        record_round(request.stats, outcome.num_asked, num_tokens, outcome.num_drafted, num_judged, num_accepted)
         token_ids = tokens[:num_tokens]
         request.token_ids.extend(token_ids)
         origins: list[Origin] = ["accepted"] * num_accepted

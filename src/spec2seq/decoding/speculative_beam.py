@@ -213,7 +213,7 @@ class SpeculativeBeamSearch(BeamSearch):
         figures = [walk.num_steps, num_drafted, walk.num_found, walk.is_done.long(), walk.is_broken.long()]
         finished: list[tuple[int, bool]] = []
         for i, (num_steps, drafted, found, is_done, is_broken) in enumerate(torch.stack(figures, dim=1).tolist()):
-            record_beam_round(self.requests[i].stats, num_steps, drafted, found)
+            record_beam_round(self.requests[i].stats, self.num_draft_tokens, num_steps, drafted, found)
             if is_done or is_broken:
                 finished.append((i, bool(is_broken)))
         return finished

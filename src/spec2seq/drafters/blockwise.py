@@ -10,6 +10,8 @@ from spec2seq.drafters.independent_slots import chosen_tokens
 from spec2seq.types import DraftBlock
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from spec2seq.interfaces import Choose, EncoderOutput
@@ -21,11 +23,12 @@ class BlockwiseDrafter:
     """Drafts from the state of the last token that the verifier was fed; before the first round there is none.
 
     Args:
-        network: attached to the verifier, on the device of the loop. "auto" drafts a token per head.
+        network: attached to the verifier, on the device of the loop. "auto" drafts at most a token per head.
     """
 
     def __init__(self, network: BlockwiseHeads) -> None:
         self.network = network
+        self.survival: Mapping[int, Sequence[float]] | None = None  # see `Drafter`; whoever loads it may know
         self.hidden_layers: tuple[int, ...] = (network.config.verifier.decoder_layers,)
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.block_size

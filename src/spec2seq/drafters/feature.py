@@ -11,6 +11,8 @@ from spec2seq.drafters.block_length import BlockLength
 from spec2seq.types import DraftBlock, Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from spec2seq.interfaces import BlockScores, Cache, Choose, DraftSource, EncoderOutput, FeatureNetwork
@@ -21,11 +23,12 @@ class FeatureDrafter:
     """Lets a `FeatureNetwork` guess the next tokens of every prefix from the verifier's states of it.
 
     Args:
-        network: on the device of the loop. "auto" drafts as many tokens as its blocks had in training.
+        network: on the device of the loop. "auto" drafts at most as many tokens as its blocks had in training.
     """
 
     def __init__(self, network: FeatureNetwork) -> None:
         self.network = network
+        self.survival: Mapping[int, Sequence[float]] | None = None  # see `Drafter`; whoever loads it may know
         self.hidden_layers: tuple[int, ...] = network.config.hidden_layers
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.max_positions

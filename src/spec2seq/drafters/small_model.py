@@ -31,7 +31,7 @@ class SmallModelDrafter:
     default_num_draft_tokens = 5
 
     def __init__(self, verifier: Verifier) -> None:
-        self._model = verifier
+        self.network = verifier
         self._limit = verifier.config.max_target_positions
         self.max_draft_tokens = self._limit
         # pad is no text, yet the likeliest id of Marian models, which ban it in their generation settings
@@ -42,12 +42,12 @@ class SmallModelDrafter:
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """As `Drafter.start`. The verifier's `encoded` is of no use to another model."""
-        limit, ids, lengths = self._model.config.max_source_positions, source.ids, source.lengths
+        limit, ids, lengths = self.network.config.max_source_positions, source.ids, source.lengths
         if limit is not None:
             ids, lengths = ids[:, :limit], lengths.clamp(max=limit)
-        mine = self._model.encode(SourceBatch(ids, lengths))
+        mine = self.network.encode(SourceBatch(ids, lengths))
         if self._encoded is None:
-            self._encoded, self._cache = mine, self._model.new_cache(len(lengths))
+            self._encoded, self._cache = mine, self.network.new_cache(len(lengths))
         else:
             self._encoded, self._cache = self._encoded.concat(mine), self._cache.append_rows(len(lengths))
         self._cached = torch.cat([self._cached, torch.zeros_like(lengths)])
@@ -64,7 +64,7 @@ class SmallModelDrafter:
         drafted: list[Tensor] = []
         while True:
             drafted.append(_pick(scores, choose, len(drafted)))
-            for eos in self._model.config.eos_token_ids:
+            for eos in self.network.config.eos_token_ids:
                 is_ended = is_ended | (drafted[-1] == eos)
             if len(drafted) == num_draft_tokens or bool(is_ended.all()):
                 break
@@ -98,7 +98,7 @@ class SmallModelDrafter:
         pending = prefix.lengths - begins
         positions = begins[:, None] + torch.arange(int(pending.max()), device=pending.device)
         tokens = prefix.ids.gather(1, positions.clamp(max=prefix.ids.shape[1] - 1))
-        start = self._model.config.decoder_start_token_id
+        start = self.network.config.decoder_start_token_id
         if start >= 0:  # below 0 each row starts with its language code
             tokens = tokens.masked_fill(positions == 0, start)
         self._cached = prefix.lengths
@@ -110,7 +110,7 @@ class SmallModelDrafter:
     ) -> Scores:
         if self._encoded is None:
             raise RuntimeError("propose was called before start")
-        return self._model.decode(
+        return self.network.decode(
             tokens, positions, lengths, self._cache, self._encoded, wanted, queries=queries
         ).scores
 

@@ -9,6 +9,8 @@ from spec2seq.drafters.independent_slots import chosen_tokens
 from spec2seq.types import DraftBlock, Wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from spec2seq.interfaces import Choose, DraftNetwork, DraftSource, EncoderOutput
@@ -19,13 +21,14 @@ class SpecDrafter:
     """Lets a `DraftNetwork` guess the next tokens of every prefix, all at once.
 
     Args:
-        network: on the device of the loop. "auto" drafts as many tokens as its blocks had in training.
+        network: on the device of the loop. "auto" drafts at most as many tokens as its blocks had in training.
     """
 
     hidden_layers: tuple[int, ...] = ()
 
     def __init__(self, network: DraftNetwork) -> None:
         self.network = network
+        self.survival: Mapping[int, Sequence[float]] | None = None  # see `Drafter`; whoever loads it may know
         self._block = BlockLength(network.config.block_size)
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.max_positions

@@ -120,6 +120,7 @@ def _trained(folder: Path, verifier: LoadedModel, engine: EngineChoice) -> MakeD
             made = FeatureDrafter(network)
         if drafter.num_draft_tokens is not None:
             made.default_num_draft_tokens = drafter.num_draft_tokens
+        made.survival = drafter.survival
         return made
 
     return make

@@ -98,7 +98,7 @@ class TraceRequest(BaseModel):
     target: str | None = Field(default=None, description="As for /translate; may be left out where there is only one.")
     drafter: bool = Field(default=True, description="false: plain search, whatever num_draft_tokens says.")
     num_draft_tokens: int | Literal["auto"] | None = Field(
-        default=None, description='Drafted per round; "auto" leaves it to the drafter.'
+        default=None, description='Drafted per round; "auto": as many as pay.'
     )
     top_beta: int | None = Field(
         default=None, ge=1, description="1 is exact; more accepts drafts among this many best tokens."

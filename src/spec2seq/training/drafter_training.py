@@ -96,7 +96,8 @@ def train_drafter(
     trained = TrainedDrafter(figures, len(table), len(held_out), num_averaged)
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
         card = card_text(model.name, fingerprint, manifest, module.network.config, plan.as_job(), asdict(trained))
-        save_drafter(output, module.network, model.name, fingerprint, card)
+        survival = {k: walked.survival for k, walked in figures.items()}
+        save_drafter(output, module.network, model.name, fingerprint, card, survival)
     return trained
 
 

@@ -21,7 +21,7 @@ from spec2seq.weights.saving import save_model_files
 from spec2seq.weights.tensors import open_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -64,6 +64,7 @@ class LoadedDrafter:
         verifier: that model's fingerprints.
         path: its folder.
         num_draft_tokens: how many to draft unless a call says otherwise; None: as many as a block has.
+        survival: number of slots -> the chance that a block is kept up to and with each; None if unknown.
     """
 
     network: DrafterNetwork
@@ -71,6 +72,7 @@ class LoadedDrafter:
     verifier: VerifierFingerprint
     path: Path
     num_draft_tokens: int | None = None
+    survival: Mapping[int, Sequence[float]] | None = None
 
 
 def is_drafter_folder(folder: Path) -> bool:
@@ -79,7 +81,12 @@ def is_drafter_folder(folder: Path) -> bool:
 
 
 def save_drafter(
-    folder: Path, network: DrafterNetwork, verifier_name: str, verifier: VerifierFingerprint, card: str
+    folder: Path,
+    network: DrafterNetwork,
+    verifier_name: str,
+    verifier: VerifierFingerprint,
+    card: str,
+    survival: Mapping[int, Sequence[float]] | None = None,
 ) -> None:
     """Write a drafter folder, in the type that the network has.
 
@@ -87,6 +94,7 @@ def save_drafter(
         folder: made if it is not there.
         verifier_name, verifier: the model that the drafter was made for.
         card: text of the model card, Markdown.
+        survival: as in `LoadedDrafter`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -94,6 +102,7 @@ def save_drafter(
         "kind": next(name for name, kind in _KINDS.items() if isinstance(network.config, kind.config)),
         "config": asdict(network.config),
         "verifier": {"name": verifier_name, "fingerprint": asdict(verifier)},
+        "survival": survival,
     }
     save_model_files(folder, settings, _stored_parts(network))
     (folder / CARD).write_text(card, encoding="utf-8")
@@ -136,7 +145,14 @@ def load_drafter(folder: Path, dtype: str = "float32") -> LoadedDrafter:
     verifier = verifier if isinstance(verifier, dict) else {}
     where = f"{folder / 'config.json'}: verifier.fingerprint"
     fingerprint = record_from_json(VerifierFingerprint, verifier.get("fingerprint"), where)
-    return LoadedDrafter(network, str(verifier.get("name")), fingerprint, folder, _num_draft_tokens(folder, settings))
+    return LoadedDrafter(
+        network,
+        str(verifier.get("name")),
+        fingerprint,
+        folder,
+        _num_draft_tokens(folder, settings),
+        _read_survival(folder, settings),
+    )
 
 
 def _num_draft_tokens(folder: Path, settings: dict[str, Any]) -> int | None:
@@ -146,6 +162,19 @@ def _num_draft_tokens(folder: Path, settings: dict[str, Any]) -> int | None:
             f"{folder / 'config.json'}: {_CHOSEN} must be 1 or more, not {chosen!r}: restore the file"
         )
     return chosen
+
+
+def _read_survival(folder: Path, settings: dict[str, Any]) -> Mapping[int, Sequence[float]] | None:
+    values = settings.get("survival")
+    if not values:
+        return None
+    try:
+        survival = {int(num_slots): tuple(map(float, chances)) for num_slots, chances in values.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: survival={values!r} is no table: restore the file") from error
+    if not all(chances and all(0.0 <= chance <= 1.0 for chance in chances) for chances in survival.values()):
+        raise CheckpointError(f"{folder / 'config.json'}: survival={values!r} holds no chances: restore the file")
+    return survival
 
 
 def _read_config(folder: Path, settings: dict[str, Any], kind: _Kind) -> DrafterConfig:

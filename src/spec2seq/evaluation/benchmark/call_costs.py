@@ -102,6 +102,10 @@ class TimedDrafter:
         self.hidden_layers = drafter.hidden_layers
         self.default_num_draft_tokens = drafter.default_num_draft_tokens
         self.max_draft_tokens = drafter.max_draft_tokens
+        # what it may tell besides; see `Drafter`
+        self.survival = getattr(drafter, "survival", None)
+        self.chance_of_draft = getattr(drafter, "chance_of_draft", 1.0)
+        self.network = getattr(drafter, "network", type(drafter))
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         start = self._times.clock()

@@ -90,7 +90,7 @@ torch {machine["torch"]}, {measured["date"]}. `other`: outputs that are not thos
 
 {sentence}.
 
-{relaxed}Tokens drafted per round unless `--num-draft-tokens` says otherwise: {settings["num_draft_tokens"]}.
+{relaxed}Tokens drafted per round, at most, unless `--num-draft-tokens` says otherwise: {settings["num_draft_tokens"]}.
 
 ![Tokens per round and time by the number of draft tokens]({ROUNDS_PLOT})
 
