@@ -177,7 +177,8 @@ class FeatureNetwork(Protocol):
 
     def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
         """Keep what is needed of the verifier's states [B, n, N, D] of the layers `config.hidden_layers` at positions
-        [B, n]; what was there is overwritten. An engine may put the work off to the next `draft`."""
+        [B, n], consecutive in every row; what was there is overwritten. An engine may put the work off to the next
+        `draft`: the states must not change until then."""
 
     def draft(
         self,

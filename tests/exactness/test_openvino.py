@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,15 @@ import torch
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.pipelines import Pipeline
 from spec2seq.testing import OracleDrafter, RandomDrafter, WrongDrafter
+from spec2seq.weights.drafter_folder import save_drafter
+from spec2seq.weights.fingerprints import VerifierFingerprint
 from tests.families import TARGET_LANGUAGE_ID, tiny_hf_model
 from tests.openvino_families import marked_families
-from tests.tiny_drafters import tiny_drafter
+from tests.tiny_drafters import tiny_drafter, tiny_feature_drafter
 
 pytest.importorskip("openvino")
 
+from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.loading import Loader
 
 if TYPE_CHECKING:
@@ -122,6 +126,30 @@ def test_the_spec_drafter_on_the_same_engine_changes_nothing(load: Callable[...,
     pipeline = load("bart")
     network = Loader("float32", 1).draft_network(tiny_drafter())
     assert generate(pipeline, SpecDrafter(network), num_draft_tokens=4) == generate(pipeline)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("family", ["marian", pytest.param("t5_v1_1", marks=pytest.mark.exhaustive)])
+def test_the_feature_drafter_on_the_same_engine_changes_nothing(
+    family: str, dtype: str, load: Callable[..., Pipeline], tmp_path: Path
+) -> None:
+    if dtype == "int8":
+        pytest.importorskip("nncf")
+    plain = load(family, dtype=dtype)
+    model = plain.model
+    network = tiny_feature_drafter(model.network, num_layers=1)
+    save_drafter(tmp_path / "drafter", network, "tiny", VerifierFingerprint.of(model.path, model.config), "A card.")
+    pipeline = Pipeline.from_pretrained(model.path, tmp_path / "drafter", "openvino", dtype=dtype, num_threads=1)
+    drafter: Any = pipeline.make_drafter and pipeline.make_drafter()
+    assert isinstance(drafter.network, OpenVinoFeatureNetwork)
+    # in lower precisions a score depends a little on how many are computed with it, which moves the edges of samples
+    sampling = {"do_sample": True, "seed": 3, "top_k": 20}
+    cases = [(1, {}), (4, {}), (7, {}), *([(4, sampling)] if dtype == "float32" else [])]
+    for num_draft_tokens, options in cases:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of blocks longer than in training
+            found = generate(plain, drafter, num_draft_tokens=num_draft_tokens, **options)
+        assert found == generate(plain, **options), (num_draft_tokens, options)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

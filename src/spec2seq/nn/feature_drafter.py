@@ -203,6 +203,12 @@ class FeatureDrafterNetwork(nn.Module):
         assert self._tables is not None, "attach was not called"
         return self._tables
 
+    @property
+    def borrowed(self) -> dict[str, Tensor]:
+        """What a block's scores depend on besides the parameters: the shortlist, and weights of the verifier."""
+        tensors = {"shortlist": self.shortlist, "weight": self.tables.weight, "bias": self.tables.bias}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
     def encode(self, hidden: Tensor, lengths: Tensor) -> CrossSource:
         """See `interfaces.FeatureNetwork.encode`."""
         table = self.embedding.positions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,19 +106,19 @@ def _trained(folder: Path, verifier: LoadedModel, engine: EngineChoice) -> MakeD
     found = VerifierFingerprint.of(Path(verifier.path), verifier.config, verifier.tensors)
     check_verifier(folder, drafter.verifier, Path(verifier.path), found)
     network = drafter.network.to(engine.device)
-    drafting = engine.draft_network(network) if isinstance(network, SpecDrafterNetwork) else None
-    if not isinstance(network, SpecDrafterNetwork):
+    new: Callable[[], SpecDrafter | BlockwiseDrafter | FeatureDrafter]
+    if isinstance(network, SpecDrafterNetwork):
+        new = partial(SpecDrafter, engine.draft_network(network))
+    else:
         # they compute with weights of the verifier, which are one in memory with the verifier's own
         network.attach(verifier.network.to(engine.device))
+        if isinstance(network, BlockwiseHeads):
+            new = partial(BlockwiseDrafter, network)
+        else:
+            new = partial(FeatureDrafter, engine.feature_network(network))
 
     def make() -> Drafter:
-        made: SpecDrafter | BlockwiseDrafter | FeatureDrafter
-        if isinstance(network, SpecDrafterNetwork):
-            made = SpecDrafter(drafting or network)
-        elif isinstance(network, BlockwiseHeads):
-            made = BlockwiseDrafter(network)
-        else:
-            made = FeatureDrafter(network)
+        made = new()
         if drafter.num_draft_tokens is not None:
             made.default_num_draft_tokens = drafter.num_draft_tokens
         made.survival = drafter.survival

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from spec2seq.backends.openvino.loading import Loader
-    from spec2seq.interfaces import DraftNetwork, Verifier
+    from spec2seq.interfaces import DraftNetwork, FeatureNetwork, Verifier
+    from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
     from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
@@ -96,6 +97,10 @@ class EngineChoice:
     def draft_network(self, network: SpecDrafterNetwork) -> DraftNetwork:
         """The engine of a Spec-Drafter that was loaded in `weights_dtype`."""
         return network.to(self.device) if self.backend == "torch" else self._openvino.draft_network(network)
+
+    def feature_network(self, network: FeatureDrafterNetwork) -> FeatureNetwork:
+        """The engine of a drafter on states that was loaded in `weights_dtype` and attached to its verifier."""
+        return network if self.backend == "torch" else self._openvino.feature_network(network)
 
     @property
     def _openvino(self) -> Loader:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor, nn
 
     from spec2seq.backends.openvino.precision import Precision
@@ -19,7 +21,9 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _CODE = ("nn/*.py", "backends/openvino/*_graphs.py", "backends/openvino/tracing.py", "backends/openvino/precision.py")
 
 
-def entry_key(kind: str, network: nn.Module, config: object, precision: Precision) -> str:
+def entry_key(
+    kind: str, network: nn.Module, config: object, precision: Precision, others: Mapping[str, Tensor] | None = None
+) -> str:
     """The name of a network's graphs: kind, precision, and a digest of everything else.
 
     Args:
@@ -27,6 +31,7 @@ def entry_key(kind: str, network: nn.Module, config: object, precision: Precisio
         network: every number of it counts.
         config: a dataclass.
         precision: of the graphs.
+        others: tensors besides its parameters that the network computes with.
     """
     digest = hashlib.sha256(version("openvino").encode())
     for pattern in _CODE:
@@ -35,7 +40,7 @@ def entry_key(kind: str, network: nn.Module, config: object, precision: Precisio
     assert is_dataclass(config)
     assert not isinstance(config, type)
     digest.update(json.dumps(asdict(config), sort_keys=True).encode())
-    for name, parameter in sorted(network.named_parameters()):
+    for name, parameter in sorted([*network.named_parameters(), *(others or {}).items()]):
         digest.update(f"{name} {list(parameter.shape)} {parameter.dtype}".encode())
         digest.update(_contiguous(parameter.detach()).numpy().data)
     return f"{kind}-{precision}-{digest.hexdigest()[:24]}"

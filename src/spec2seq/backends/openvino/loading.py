@@ -11,9 +11,11 @@ import torch
 from spec2seq.backends.openvino.draft_graphs import draft_graphs, draft_inputs
 from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
+from spec2seq.backends.openvino.feature_graphs import LAW_OUTPUTS, WALK_OUTPUTS, feature_graphs, feature_inputs
+from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.keys import entry_key
 from spec2seq.backends.openvino.precision import in_precision
-from spec2seq.backends.openvino.sanity import check_draft_network, check_verifier
+from spec2seq.backends.openvino.sanity import check_draft_network, check_feature_network, check_verifier
 from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
 from spec2seq.backends.openvino.tracing import size_names
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from spec2seq.backends.openvino.precision import Precision
     from spec2seq.backends.openvino.sanity import Likeness
     from spec2seq.backends.openvino.tracing import GraphInput
+    from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
     from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
@@ -94,6 +97,23 @@ class Loader:
         engine.compile_ahead(("encoder", FEW_POSITIONS + 1, None), ("draft", FEW_POSITIONS + 1, None))
         return drafting
 
+    def feature_network(self, network: FeatureDrafterNetwork) -> OpenVinoFeatureNetwork:
+        """The engine of a drafter on states in fp32 that was attached to its verifier. Raises and warns as `verifier`
+        does."""
+        config, others = network.config, network.borrowed
+        entry = _Entry(GraphStore(self.folder), entry_key("feature", network, config, self.precision, others))
+        engine = self._engine(
+            entry,
+            feature_inputs(config),
+            lambda: feature_graphs(network),
+            lambda trial: check_feature_network(OpenVinoFeatureNetwork(network, trial), network),
+        )
+        drafting = OpenVinoFeatureNetwork(network, engine)
+        self._set_threads(engine, entry, partial(_draft_on_states, drafting))
+        outputs = WALK_OUTPUTS if network.bigrams is not None else LAW_OUTPUTS
+        engine.compile_ahead(("source", FEW_POSITIONS + 1, None), ("draft", 1, outputs))
+        return drafting
+
     def _engine(
         self,
         entry: _Entry,
@@ -150,6 +170,18 @@ def _draft(network: OpenVinoDraftNetwork, num_rows: int) -> None:
     known = min(_QUERIES, network.config.max_positions - num_slots)
     prefix = Prefix(torch.zeros((num_rows, known + 1), dtype=torch.long), torch.full((num_rows,), known + 1))
     network.draft(prefix, num_slots, source, Wanted())
+
+
+def _draft_on_states(network: OpenVinoFeatureNetwork, num_rows: int) -> None:
+    """One round: states are read and a block is drafted."""
+    config = network.config
+    num_places = config.block_size
+    known = min(_QUERIES, config.max_positions - num_places)
+    states = torch.zeros(num_rows, known, len(config.hidden_layers), config.verifier.d_model)
+    rows, cache = torch.zeros(num_rows, dtype=torch.long), network.new_cache(num_rows)
+    source = network.encode(torch.zeros(num_rows, _QUERIES, config.verifier.d_model), rows + _QUERIES)
+    network.remember(states, torch.arange(known).repeat(num_rows, 1), cache)
+    network.draft(rows, states[:, -1], rows + known, rows + known, num_places, cache, source, Wanted())
 
 
 def _source(num_rows: int, pad_token_id: int) -> SourceBatch:

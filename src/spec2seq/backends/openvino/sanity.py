@@ -9,16 +9,19 @@ import torch
 
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import UnsupportedModelError
+from spec2seq.nn.feature_drafter import BlockAnswer
 from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
+    from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
     from spec2seq.backends.openvino.precision import Precision
     from spec2seq.backends.openvino.verifier import OpenVinoVerifier
     from spec2seq.config import ModelConfig
-    from spec2seq.interfaces import DraftNetwork, Verifier
+    from spec2seq.interfaces import DraftNetwork, FeatureNetwork, Verifier
+    from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
     from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.nn.spec_drafter import SpecDrafterNetwork
 
@@ -57,6 +60,13 @@ def check_verifier(verifier: OpenVinoVerifier, network: Seq2Seq) -> Likeness:
 def check_draft_network(drafting: OpenVinoDraftNetwork, network: SpecDrafterNetwork) -> Likeness:
     """The same for a Spec-Drafter."""
     return _checked(_draft_scores(drafting), _draft_scores(network), drafting.engine.precision, "drafter")
+
+
+@torch.inference_mode()
+def check_feature_network(drafting: OpenVinoFeatureNetwork, network: FeatureDrafterNetwork) -> Likeness:
+    """The same for a drafter on the verifier's states."""
+    ours, theirs = _block_scores(drafting), _block_scores(network)
+    return _checked(ours, theirs, drafting.engine.precision, "drafter")
 
 
 def _checked(ours: Tensor, theirs: Tensor, precision: Precision, what: str) -> Likeness:
@@ -98,6 +108,24 @@ def _draft_scores(network: DraftNetwork) -> Tensor:
         _ids(config.model.target_vocab_size, known + 1, config.model, generator), torch.full((_ROWS,), known + 1)
     )
     return network.draft(prefix, config.block_size, source, Wanted(logits=True)).logits()
+
+
+def _block_scores(network: FeatureNetwork) -> Tensor:
+    """The laws [rows, k, V'] of random blocks without the bigram table, the same for every engine."""
+    config, generator = network.config, torch.Generator().manual_seed(0)
+    known = min(_LENGTH, config.max_positions - config.block_size)
+    shape = _ROWS, known, len(config.hidden_layers), config.verifier.d_model
+    states = torch.randn(shape, generator=generator)
+    hidden = torch.randn(_ROWS, _LENGTH, config.verifier.d_model, generator=generator)
+    rows, cache = torch.zeros(_ROWS, dtype=torch.long), network.new_cache(_ROWS)
+    source = network.encode(hidden, rows + _LENGTH)
+    network.remember(states, torch.arange(known).repeat(_ROWS, 1), cache)
+    anchors = _ids(config.verifier.target_vocab_size, 1, config.verifier, generator)[:, 0]
+    block = network.draft(
+        anchors, states[:, -1], rows + known, rows + known, config.block_size, cache, source, Wanted(logits=True)
+    )
+    assert isinstance(block, BlockAnswer)  # both engines have all scores then
+    return block.scores
 
 
 def _random_source(config: ModelConfig, width: int, generator: torch.Generator) -> SourceBatch:

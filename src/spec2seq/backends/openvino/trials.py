@@ -30,7 +30,8 @@ def compute_alike(
         names: of the varying sizes, by input and dimension.
         sizes: some of them; the others are chosen here.
     """
-    sizes = {"slots": STEP, "source": STEP, "keys": STEP + sizes.get("queries", 0), **sizes}
+    num_keys = STEP + sizes.get("queries", 0) + sizes.get("states", 0)
+    sizes = {"slots": STEP, "source": STEP, "keys": num_keys, **sizes}
     generator = np.random.default_rng(0)
     arrays = {name: _made_up(found, names[name], sizes, generator) for name, found in one.inputs.items()}
     outputs = one.run_once(arrays), other.run_once(arrays)

@@ -1,0 +1,156 @@
+"""The network of the drafter that reads the verifier's states, on OpenVINO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from spec2seq.backends.openvino.encoded import EngineSource, source_sizes
+from spec2seq.backends.openvino.feature_cache import FeatureCache, Unread
+from spec2seq.backends.openvino.feature_feed import BlockInputs, BlockShape
+from spec2seq.backends.openvino.feature_graphs import LAW_OUTPUTS, WALK_OUTPUTS
+from spec2seq.backends.openvino.sizes import padded_length, padded_rows
+from spec2seq.nn.feature_drafter import BlockAnswer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spec2seq.backends.openvino.engine import Engine
+    from spec2seq.backends.openvino.program import Program
+    from spec2seq.interfaces import BlockScores, Cache, DraftSource
+    from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
+    from spec2seq.types import Wanted
+
+    Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class WalkedBlock:
+    """`BlockScores` of which only the best tokens [B, k] are known."""
+
+    best: Tensor
+
+    def tokens(self) -> Tensor:
+        return self.best
+
+    def log_probs(self, slot: int, previous: Tensor) -> Tensor:
+        raise AssertionError("logits were not asked for before the call")
+
+
+class OpenVinoFeatureNetwork:
+    """`FeatureNetwork` over the graphs of a `FeatureDrafterNetwork`. Not safe for use from several threads at once.
+
+    States are read in the call that drafts next, so that a round is one call.
+
+    Attributes:
+        config: of the network.
+        engine: what holds and runs the graphs.
+    """
+
+    def __init__(self, network: FeatureDrafterNetwork, engine: Engine) -> None:
+        """`engine` has the graphs of `feature_graphs(network)`. Rows of the network's tables are looked up in it."""
+        self.config, self.engine = network.config, engine
+        self._network = network
+        self._shortlist = None if network.shortlist is None else network.shortlist.numpy()
+        self._table = network.embedding.positions.numpy()
+        self._inputs: BlockInputs | None = None
+
+    def encode(self, hidden: Tensor, lengths: Tensor) -> EngineSource:
+        """See `interfaces.FeatureNetwork.encode`."""
+        num_rows, longest, depth = hidden.shape
+        width = padded_length(longest)
+        states = np.zeros((num_rows, width, depth), dtype=np.float32)
+        states[:, :longest] = hidden.numpy()
+        places = self._table[np.minimum(np.arange(width), len(self._table) - 1)]
+        sizes = source_sizes(num_rows, width)
+        program = self.engine.run("source", {"hidden": states, "places": places}, num_rows * width, sizes)
+        return EngineSource.of(lengths, {"cross": torch.from_numpy(program.output("cross").copy())})
+
+    def new_cache(self, num_rows: int) -> FeatureCache:
+        """See `interfaces.FeatureNetwork.new_cache`."""
+        config = self.config
+        return FeatureCache(config.num_layers, (config.num_heads, config.head_dim), self.engine.dtype, num_rows)
+
+    def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
+        """See `interfaces.FeatureNetwork.remember`."""
+        own_cache = cast("FeatureCache", cache)
+        if own_cache.unread is not None:
+            self._read(own_cache.unread, own_cache)
+        own_cache.unread = Unread(states.numpy(), positions[:, 0].numpy())
+
+    def draft(
+        self,
+        anchors: Tensor,
+        last_states: Tensor,
+        positions: Tensor,
+        num_known: Tensor,
+        num_draft_tokens: int,
+        cache: Cache,
+        source: DraftSource,
+        wanted: Wanted,
+    ) -> BlockScores:
+        """See `interfaces.FeatureNetwork.draft`; `cache` and `source` must be this engine's own."""
+        own_cache = cast("FeatureCache", cache)
+        known = num_known.numpy()
+        unread = own_cache.unread or Unread(last_states.numpy()[:, None][:, :0], known)
+        own_cache.unread = None
+        # room for what is made of the last states too, which is hidden
+        own_cache.reserve(int(unread.firsts.max()) + unread.states.shape[1] + 1)
+        inputs = self._shaped_inputs(own_cache, unread, num_draft_tokens)
+        inputs.fill_states(unread, last_states.numpy(), known)
+        inputs.fill_block(self._network.embed(anchors).numpy(), positions.numpy())
+        bigrams = self._network.bigrams
+        if bigrams is not None:
+            inputs.fill_bigrams(bigrams.before[anchors].numpy())
+        is_walk = bigrams is not None and not wanted.logits
+        program = self._program(inputs.shape, is_walk=is_walk)
+        program.bind_group("call", inputs.arrays)
+        program.bind_group("past", own_cache.views())
+        program.bind_group("source", cast("EngineSource", source).views())
+        program.run()
+        own_cache.store(program.output("new"), unread.firsts)
+        return self._walked(program, len(anchors)) if is_walk else self._answer(program, anchors)
+
+    def _read(self, unread: Unread, cache: FeatureCache) -> None:
+        """Read states apart from a draft."""
+        num_rows, width = unread.states.shape[:2]
+        cache.reserve(int(unread.firsts.max()) + width)
+        rows = padded_rows(num_rows)
+        states = np.zeros((rows, *unread.states.shape[1:]), dtype=np.float32)
+        states[:num_rows] = unread.states
+        sizes = (("rows", 1), ("states", width)) if num_rows == 1 else None
+        cache.store(self.engine.run("read", {"states": states}, rows * width, sizes).output("new"), unread.firsts)
+
+    def _shaped_inputs(self, cache: FeatureCache, unread: Unread, num_places: int) -> BlockInputs:
+        shape = BlockShape(cache.run_rows, num_places, unread.states.shape[1] + 1, cache.num_slots)
+        if self._inputs is None or self._inputs.shape != shape:
+            self._inputs = BlockInputs(shape, self.config, self._table, self._network.embedding.places.numpy())
+        return self._inputs
+
+    def _program(self, shape: BlockShape, *, is_walk: bool) -> Program:
+        """What runs a call of this shape."""
+        sizes = None
+        if shape.rows == 1:
+            sizes = ("rows", 1), ("queries", shape.places), ("states", shape.states)
+        return self.engine.program("draft", shape.rows * shape.places, WALK_OUTPUTS if is_walk else LAW_OUTPUTS, sizes)
+
+    def _walked(self, program: Program, num_rows: int) -> WalkedBlock:
+        """From slot to slot, always the best behind the last one."""
+        places, links = program.output("places"), program.output("links")
+        walked = np.empty((num_rows, places.shape[1]), dtype=np.int64)
+        for row in range(num_rows):
+            number = 0  # in the first slot all rows of links are the same
+            for slot, candidates in enumerate(links[row]):
+                number = candidates[number].argmax()
+                walked[row, slot] = places[row, slot, number]
+        return WalkedBlock(torch.from_numpy(walked if self._shortlist is None else self._shortlist[walked]))
+
+    def _answer(self, program: Program, anchors: Tensor) -> BlockAnswer:
+        config, network = self.config, self._network
+        scores = torch.from_numpy(program.output("scores")[: len(anchors)].copy())
+        num_candidates = min(config.bigram_candidates, config.num_outputs)
+        num_tokens = config.verifier.target_vocab_size
+        return BlockAnswer(scores, anchors, network.bigrams, num_candidates, network.shortlist, num_tokens)

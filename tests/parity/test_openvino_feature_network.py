@@ -1,0 +1,177 @@
+"""The drafter on the verifier's states drafts on the OpenVINO engine what it drafts on torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import torch
+
+from spec2seq.types import Wanted
+from tests.tiny_drafters import tiny_feature_drafter
+from tests.unit.test_nn_feature_drafter import SHAPES, random_verifier
+
+pytest.importorskip("openvino")
+
+from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
+from spec2seq.backends.openvino.loading import Loader
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spec2seq.interfaces import Cache, DraftSource, FeatureNetwork
+
+TOLERANCE = 5e-5  # of the largest score; the engine sums in another order and has its own exp and erf
+
+
+class Block(NamedTuple):
+    scores: Tensor
+    tokens: Tensor
+
+
+class Rounds:
+    """Calls of a network with the same random numbers, whichever it is."""
+
+    def __init__(self, network: FeatureNetwork, lengths: list[int]) -> None:
+        self.network, self.generator = network, torch.Generator().manual_seed(3)
+        self.source: DraftSource = self.encode(lengths)
+        self.cache: Cache = network.new_cache(len(lengths))
+        self.known = torch.zeros(len(lengths), dtype=torch.long)
+        self.last = self.random(len(lengths), len(network.config.hidden_layers), 16) * 0.0
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def encode(self, lengths: list[int]) -> DraftSource:
+        return self.network.encode(self.random(len(lengths), max(lengths), 16), torch.tensor(lengths))
+
+    def remember(self, width: int, kept: list[int]) -> None:
+        """States of `width` positions, of which each row keeps a few."""
+        states = self.random(len(kept), width, len(self.network.config.hidden_layers), 16)
+        self.network.remember(states, self.known[:, None] + torch.arange(width), self.cache)
+        self.last = states[torch.arange(len(kept)), torch.tensor(kept) - 1]
+        self.known = self.known + torch.tensor(kept)
+
+    def draft(self, k: int, skipped: int = 0) -> Block:
+        """All scores, and the tokens of a call that asks for them alone."""
+        anchors = torch.randint(3, 50, (len(self.known),), generator=self.generator)
+        places = self.known + skipped, self.known, k, self.cache, self.source
+        best = self.network.draft(anchors, self.last, *places, Wanted()).tokens().clone()
+        answer: Any = self.network.draft(anchors, self.last, *places, Wanted(logits=True))
+        assert torch.equal(answer.tokens(), best)
+        laws = torch.stack([answer.log_probs(slot, best[:, slot]).exp() for slot in range(k)])
+        return Block(torch.cat([answer.scores.flatten(), laws.flatten()]), best)
+
+    def append(self, lengths: list[int]) -> None:
+        self.source = self.source.concat(self.encode(lengths))
+        self.cache = self.cache.append_rows(len(lengths))
+        self.known = torch.cat([self.known, torch.zeros(len(lengths), dtype=torch.long)])
+        self.last = torch.cat([self.last, torch.zeros(len(lengths), *self.last.shape[1:])])
+
+    def select(self, rows: list[int]) -> None:
+        chosen = torch.tensor(rows)
+        self.source, self.cache = self.source.select_rows(chosen), self.cache.select_rows(chosen)
+        self.known, self.last = self.known[chosen], self.last[chosen]
+
+
+def ragged(network: FeatureNetwork) -> list[Block]:
+    """Rows keep what they like, join and leave, with states that were read and with some that were not."""
+    rounds = Rounds(network, [7, 3, 20])
+    blocks = [rounds.draft(5)]
+    rounds.remember(6, [1, 4, 6])
+    blocks.append(rounds.draft(5))
+    rounds.remember(6, [6, 1, 3])
+    rounds.remember(2, [1, 2, 1])  # a round without a draft
+    blocks.append(rounds.draft(3))
+    rounds.remember(4, [1, 4, 2])
+    rounds.append([2])
+    rounds.known[3] = 0
+    blocks.append(rounds.draft(1))
+    rounds.remember(4, [2, 2, 2, 4])
+    rounds.select([3, 0, 3])
+    blocks.append(rounds.draft(7))
+    rounds.remember(8, [1, 8, 3])
+    rounds.select([0])
+    rounds.append([4, 9])
+    return [*blocks, rounds.draft(5), rounds.draft(4, skipped=2)]
+
+
+def single(network: FeatureNetwork) -> list[Block]:
+    """One row, far enough for programs of its own sizes and for more cached slots."""
+    rounds = Rounds(network, [9])
+    blocks = [rounds.draft(4, skipped=3)]
+    for kept in [1, 5, 2, 4, 1, 1, 3, 5, 5, 2, 1, 4]:
+        rounds.remember(5, [kept])
+        blocks.append(rounds.draft(4))
+    return blocks
+
+
+def many(network: FeatureNetwork) -> list[Block]:
+    """More rows than are run without padding."""
+    rounds = Rounds(network, [5] * 11)
+    rounds.remember(3, [1, 2, 3] * 3 + [1, 1])
+    return [rounds.draft(5)]
+
+
+def _compare(ours: list[Block], theirs: list[Block], tolerance: float = TOLERANCE) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.tokens, other.tokens)
+        assert one.scores.shape == other.scores.shape
+        finite = other.scores.isfinite()
+        assert (one.scores - other.scores)[finite].abs().max() <= tolerance * other.scores[finite].abs().max()
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> object:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.mark.parametrize("changes", SHAPES, ids=str)
+def test_drafts_equal(changes: dict[str, Any]) -> None:
+    network = tiny_feature_drafter(random_verifier(torch.float32), **changes)
+    engine = Loader("float32", 1).feature_network(network)
+    for rounds in (ragged, single, many):
+        _compare(rounds(engine), rounds(network))
+
+
+def test_a_round_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Loader("float32", 1).feature_network(tiny_feature_drafter(random_verifier(torch.float32)))
+    rounds = Rounds(network, [7])
+    program, asked = network.engine.program, []
+
+    def noted(name: str, *arguments: Any, **named: Any) -> Any:
+        asked.append(name)
+        return program(name, *arguments, **named)
+
+    monkeypatch.setattr(network.engine, "program", noted)
+    rounds.remember(5, [3])
+    anchors = torch.tensor([4])
+    network.draft(anchors, rounds.last, rounds.known, rounds.known, 4, rounds.cache, rounds.source, Wanted())
+    assert asked == ["draft"]
+    rounds.remember(5, [3])
+    rounds.remember(5, [3])
+    assert asked == ["draft", "read"]
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_lower_precisions_draft_alike(precision: Any) -> None:
+    if precision == "int8":
+        pytest.importorskip("nncf")
+    network = tiny_feature_drafter(random_verifier(torch.float32), num_layers=1)
+    ours, theirs = many(Loader(precision, 1).feature_network(network))[0], many(network)[0]
+    num_scores = 11 * 5 * 50  # laws follow them, behind tokens that may differ
+    one, other = ours.scores[:num_scores], theirs.scores[:num_scores]
+    assert 0 < (one - other).square().mean() <= 0.03 * other.square().mean()
+
+
+def test_another_shortlist_or_verifier_is_converted_anew(tmp_path: Any) -> None:
+    verifier = random_verifier(torch.float32)
+    network = tiny_feature_drafter(verifier, shortlist_size=30)
+    loaded = [Loader("float32", 1, tmp_path).feature_network(network)]
+    verifier.output_weight.data.mul_(2.0)
+    network.attach(verifier)
+    loaded.append(Loader("float32", 1, tmp_path).feature_network(network))
+    _compare(many(loaded[1]), many(network))
+    assert len(list(tmp_path.rglob("manifest.json"))) == 2
+    assert isinstance(loaded[0], OpenVinoFeatureNetwork)
