@@ -241,6 +241,11 @@ class ResolvedOptions:
             return min(self.max_new_tokens, self.max_length - prompt_length)
         # The last token is never fed to the model and needs no position.
         if self.max_positions is not None and prompt_length + self.max_new_tokens - 1 > self.max_positions:
+            if prompt_length > self.max_positions:
+                raise OptionError(
+                    f"a decoder prompt of {prompt_length} tokens leaves no room in the {self.max_positions} positions "
+                    "of the model; shorten it"
+                )
             raise OptionError(
                 f"max_new_tokens={self.max_new_tokens} after a decoder prompt of {prompt_length} tokens exceeds the "
                 f"{self.max_positions} positions of the model; use at most {self.max_positions + 1 - prompt_length}"

@@ -12,6 +12,8 @@ from spec2seq.errors import OptionError
 
 Kind = Literal["count", "number", "flag", "ids", "row_ids", "words", "early_stopping", "draft_tokens"]
 
+_LONGEST_SHOWN = 80
+
 
 @dataclass(frozen=True)
 class OptionInfo:
@@ -59,8 +61,8 @@ class OptionInfo:
         """
         try:
             return self._stored(value)
-        except (TypeError, ValueError):
-            raise OptionError(f"{name}={value!r} is not allowed: it must be {self.allowed}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise OptionError(f"{name}={shortened(value)} is not allowed: it must be {self.allowed}") from None
 
     def _stored(self, value: object) -> object:
         if self.kind == "count":
@@ -83,6 +85,12 @@ class OptionInfo:
         if self.maximum is not None and number > self.maximum:
             raise ValueError(number)
         return number
+
+
+def shortened(value: object) -> str:
+    """`repr` of a value for a message, cut where it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 
 def _is_list(value: object) -> bool:

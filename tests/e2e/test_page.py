@@ -206,6 +206,10 @@ def test_errors_come_in_plain_words(visit: Visit) -> None:
     page.fill("#source", " \n")
     page.click("#race")
     expect(page.get_by_role("alert")).to_contain_text("There is no text yet")
+    for button in ("#translate", "#race"):
+        page.fill("#source", "\u200b\x1c")
+        page.click(button)
+        expect(page.get_by_role("alert")).to_contain_text("Nothing of this text shows", timeout=WAIT_MS)
     page.fill("#source", "a " * MAX_CHARS)
     page.click("#translate")
     expect(page.get_by_role("alert")).to_contain_text("This text is too long for this server", timeout=WAIT_MS)

@@ -141,12 +141,41 @@ def test_an_address_that_is_taken(folder: Path, capsys: pytest.CaptureFixture[st
     assert f"--port {port}: Address already in use; use another port, or 0" in capsys.readouterr().err
 
 
+def test_an_address_that_another_process_took_meanwhile(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        monkeypatch.setattr("spec2seq.serving.server._warm_up", lambda *_: other.listen())
+        assert run(["serve", "--model", str(folder), "--port", str(port)]) == 2
+    assert f"--port {port}: Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", [".", "./", "../tiny-en-it"])
+def test_a_model_is_called_as_its_folder(folder: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(
+        "spec2seq.serving.server.run_server", lambda _, settings, *__: names.append(settings.model_name)
+    )
+    assert run(["serve", "--model", path]) == 0
+    assert names == ["tiny-en-it"]
+
+
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
         (["--host", "nowhere.invalid"], "use an address of this machine"),
         (["--host", "192.0.2.1"], "use an address of this machine"),
         (["--max-top-beta", "0"], "--max-top-beta 0 is not allowed"),
+        (["--host", ""], "--host ''"),
+        (["--host", "a..b"], "--host 'a..b' --port 0: no address can be called so; use an address of this machine"),
+        (["--host", "a" * 70], "use an address of this machine"),
+        (["--allow-origin", "https://page.example/"], "--allow-origin 'https://page.example/' is not an origin"),
+        (["--allow-origin", "page.example"], "use one like https://page.example"),
+        (["--source-prefix", "a\udcff"], r"source_prefix holds '\udcff' at character 1"),
         (["--max-queue", "0"], "--max-queue 0 is not allowed"),
         (["--timeout", "-1"], "--timeout -1.0 is not allowed"),
         (["--source-lang", "en"], "name both languages"),

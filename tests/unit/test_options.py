@@ -219,6 +219,8 @@ def test_a_target_prefix_takes_from_the_length():
     assert resolve(max_new_tokens=45).budget(prompt_length=20) == 45
     with pytest.raises(OptionError, match=r"max_new_tokens=46 after a decoder prompt of 20 tokens .* at most 45"):
         resolve(max_new_tokens=46).budget(prompt_length=20)
+    with pytest.raises(OptionError, match=r"prompt of 65 tokens leaves no room in the 64 positions .* shorten it"):
+        resolve(max_new_tokens=1).budget(prompt_length=65)
 
 
 def test_a_minimum_above_the_maximum_is_an_error_when_the_user_says_both():

@@ -69,6 +69,15 @@ def test_forms_are_as_good_as_json(client: InProcess, pipeline: Pipeline) -> Non
     assert lines == f"{output(pipeline, LINES[0])}\r\n\r\n{output(pipeline, LINES[1])}"
 
 
+@pytest.mark.parametrize("text", ["The caf\u00e9 and the image.", "a & b = c + d % e", "\U0001f600"])
+def test_forms_need_not_escape_their_utf_8(client: InProcess, text: str) -> None:
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    escaped = client.post("/translate", data={"q": text, **PAIR}).json()
+    assert escaped == client.post("/translate", json={"q": text, **PAIR}).json()
+    raw = text.translate({ord(mark): f"%{ord(mark):02x}" for mark in "&=+%"})
+    assert client.post("/translate", content=f"q={raw}&source=en&target=it".encode(), headers=kind).json() == escaped
+
+
 def test_nothing_in_nothing_out(client: InProcess) -> None:
     assert client.post("/translate", json={"q": "", **PAIR}).json() == {"translatedText": ""}
     assert client.post("/translate", json={"q": [], **PAIR}).json() == {"translatedText": []}
@@ -125,7 +134,12 @@ def test_alternatives_are_the_other_beams(client: InProcess, pipeline: Pipeline)
         ({"q": ["a"] * 6}, "6 texts, and at most 5 (max_texts)"),
         ({"q": ["a\n" * 30, "a. " * 30]}, "61 lines and sentences, and at most 60 (max_pieces)"),
         ({"q": "<b>a" * 61, "format": "html"}, "61 lines and sentences, and at most 60 (max_pieces)"),
-        ({"q": "\ud800"}, r"'\ud800' at character 0"),
+        ({"q": "\ud800"}, r"Invalid request: q holds '\ud800' at character 0"),
+        ({"q": ["a", "b\ud800"]}, r"Invalid request: q[1] holds '\ud800' at character 1"),
+        (
+            {"q": ["<p>a</p><p>b", "c<p>\ud800"], "format": "html"},
+            r"Invalid request: q[1] holds '\ud800' at character 4",
+        ),
         ({"source": ""}, "Invalid request: missing source parameter"),
         ({"source": ["en"]}, "Invalid request: source is a list, not a string"),
         ({"target": None}, "Invalid request: missing target parameter"),
@@ -133,10 +147,10 @@ def test_alternatives_are_the_other_beams(client: InProcess, pipeline: Pipeline)
         ({"source": "\ud800"}, r"\ud800 is not supported"),
         ({"target": "de"}, "de is not supported"),
         ({"target": "en"}, "en is not supported"),
-        ({"format": "xml"}, "xml format is not supported"),
+        ({"format": "xml"}, "xml format is not supported; use text or html"),
         ({"format": 1}, "Invalid request: format is a number, not a string"),
-        ({"alternatives": "many"}, "Invalid request: alternatives parameter is not a number"),
-        ({"alternatives": -1}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": "many"}, "Invalid request: alternatives parameter is not a number of at least 0: 'many'"),
+        ({"alternatives": -1}, "Invalid request: alternatives parameter is not a number of at least 0: -1"),
         ({"alternatives": 4}, "Invalid request: alternatives parameter must be <= 3 (max_beams - 1)"),
     ],
 )
@@ -166,6 +180,19 @@ def test_a_missing_field_is_named(client: InProcess) -> None:
         (b'["a"]', "application/json", 400, "the body is a list, not an object"),
         (b"null", "application/json", 400, "the body is null, not an object"),
         (b'{"q": 1e999}', "application/json", 400, "q is a number"),
+        (
+            b'{"q": "a", "source": "en", "q": "b"}',
+            "application/json",
+            400,
+            "Invalid request: q is there more than once",
+        ),
+        (b"q=%E9&source=en&target=it", "application/x-www-form-urlencoded", 400, "Invalid form: its text is not UTF-8"),
+        (
+            b"q=\xe9&source=en&target=it",
+            "application/x-www-form-urlencoded",
+            400,
+            "Invalid form: its text is not UTF-8",
+        ),
         (b"x", "multipart/form-data; boundary=y", 400, "Invalid form"),
         (b"x", "multipart/form-data", 400, "Invalid form"),
         (b"a=b&" * 1200, "application/x-www-form-urlencoded", 400, "Invalid form"),
@@ -268,9 +295,11 @@ def test_sampling_and_prefixes(client: InProcess, pipeline: Pipeline) -> None:
         ({"stop": ["a"]}, 400, "stop", "stop is not a parameter here"),
         ({"bad_words_ids": [[1]]}, 400, "bad_words_ids", "is not a parameter here"),
         ({"output_logits": True}, 400, "output_logits", "is not a parameter here"),
-        ({"max_tokens": 41}, 400, "max_new_tokens", "max_new_tokens=41 exceeds the 40 (max_output_tokens)"),
+        ({"max_tokens": 41}, 400, "max_tokens", "max_tokens=41 exceeds the 40 (max_output_tokens)"),
         ({"min_new_tokens": 41}, 400, "min_new_tokens", "max_output_tokens"),
-        ({"n": 5, "do_sample": True}, 400, "num_return_sequences", "exceeds the 4 (max_beams)"),
+        ({"max_tokens": -1}, 400, "max_tokens", "max_tokens=-1 is not allowed: it must be an integer of at least 1"),
+        ({"max_new_tokens": 1e-9}, 400, "max_new_tokens", "it must be an integer of at least 1"),
+        ({"n": 5, "do_sample": True}, 400, "n", "n=5 exceeds the 4 (max_beams)"),
         ({"num_beams": 5}, 400, "num_beams", "exceeds the 4 (max_beams)"),
         ({"num_draft_tokens": 9}, 400, "num_draft_tokens", "exceeds the 8 (max_draft_tokens)"),
         ({"top_beta": 26}, 400, "top_beta", "exceeds the 25 (max_top_beta)"),
@@ -280,11 +309,17 @@ def test_sampling_and_prefixes(client: InProcess, pipeline: Pipeline) -> None:
         ({"repetition_penalty": 0.001}, 400, "repetition_penalty", "use 0.01 to 100"),
         ({"top_p": 50}, 400, "top_p", "exceeds the 1 (the largest top_p)"),
         ({"seed": 2**63}, 400, "seed", f"exceeds the {2**63 - 1} (the largest seed)"),
-        ({"num_beams": -200}, 400, None, "it must be an integer of at least 1"),
+        ({"length_penalty": -(10**400)}, 400, "length_penalty", "it must be a finite number"),
+        ({"top_p": 1e-9}, 400, "top_p", "use 0, or 0.01 to 1"),
+        ({"num_beams": -1000}, 400, "num_beams", "num_beams=-1000 is not allowed: it must be an integer of at least 1"),
+        ({"do_sample": 1000}, 400, "do_sample", "do_sample=1000 is not allowed: it must be True or False"),
+        ({"\ud800": 1}, 400, r"\ud800", r"\ud800 is not a parameter here"),
+        ({"source_prefix": "a\ud800"}, 400, "source_prefix", r"source_prefix holds '\ud800' at character 1"),
+        ({"target_prefix": "a\ud800"}, 400, "target_prefix", r"target_prefix holds '\ud800' at character 1"),
         ({"n": 2, "num_return_sequences": 2}, 400, "n", "n and num_return_sequences say the same"),
         ({"n": 2}, 400, None, "num_return_sequences=2 needs sampling or beam search"),
-        ({"num_beams": "two"}, 400, None, "num_beams='two' is not allowed: it must be an integer"),
-        ({"num_beams": True}, 400, None, "num_beams=True is not allowed"),
+        ({"num_beams": "two"}, 400, "num_beams", "num_beams='two' is not allowed: it must be an integer"),
+        ({"num_beams": True}, 400, "num_beams", "num_beams=True is not allowed"),
         ({"num_beams": [2]}, 400, "num_beams", "num_beams is a list, not an integer of at least 1"),
         ({"num_beams": 2, "stream": True}, 400, None, "streaming does not go with num_beams=2"),
         ({"stream": "yes"}, 400, "stream", "stream is a string, not true or false"),
@@ -299,11 +334,19 @@ def test_sampling_and_prefixes(client: InProcess, pipeline: Pipeline) -> None:
 def test_refused_completions(
     client: InProcess, fields: dict[str, Any], status: int, param: str | None, error: str
 ) -> None:
-    response = client.post("/v1/completions", json={"prompt": "a", **fields})
+    body = json.dumps({"prompt": "a", **fields})
+    response = client.post("/v1/completions", content=body)
     assert response.status_code == status
     told = response.json()["error"]
     assert (told["type"], told["param"]) == ("invalid_request_error", param)
     assert error in told["message"]
+
+
+def test_messages_stay_short(client: InProcess) -> None:
+    for fields in ({"num_beams": "x" * 5000}, {"source_prefix": "x" * 400, "prompt": "a" * 100}):
+        response = client.post("/v1/completions", json={"prompt": "a", **fields})
+        assert response.status_code == 400
+        assert len(response.json()["error"]["message"]) < 300
 
 
 def test_completions_take_json_only(client: InProcess) -> None:
@@ -370,6 +413,8 @@ def test_a_trace_of_nothing(client: InProcess) -> None:
         ({"text": ["a"]}, "text is a list, not a string"),
         ({"text": "a" * 401}, "max_input_chars"),
         ({"text": "a", "num_draft_tokens": 9}, "max_draft_tokens"),
+        ({"text": "a", "tau": "x"}, "tau='x' is not allowed"),
+        ({"text": "a", "tau": -1}, "tau=-1 is not allowed"),
         ({"text": "a", "num_draft_tokens": "some"}, "num_draft_tokens='some' is not allowed"),
         ({"text": "a", "num_beams": 2}, "num_beams is not a parameter here"),
         ({"text": "a", "drafter": "/etc"}, "drafter is a string, not true or false"),
@@ -601,6 +646,54 @@ def test_slow_bodies_are_given_up(pipeline: Pipeline, monkeypatch: pytest.Monkey
         response = client.post("/translate", content=trickle(), headers={"content-type": "application/json"})
     assert response.status_code == 408
     assert "0.05 s" in response.json()["error"]
+
+
+def test_bodies_that_trickle_are_given_up_too(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spec2seq.serving.app.BODY_SECONDS", 0.2)
+
+    async def trickle() -> Any:
+        yield b'{"q": "a", "source": "en", "target": "it"'
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            yield b" "
+        yield b"}"
+
+    with running(pipeline) as client:
+        response = client.post("/translate", content=trickle(), headers={"content-type": "application/json"})
+    assert response.status_code == 408
+
+
+def test_bodies_that_are_said_to_be_too_large_are_not_waited_for(client: InProcess) -> None:
+    async def wait() -> Any:
+        await asyncio.sleep(5)
+        yield b"{}"
+
+    headers = {"content-type": "application/json", "content-length": str(10**30)}
+    start = time.monotonic()
+    response = client.post("/translate", content=wait(), headers=headers)
+    assert (response.status_code, time.monotonic() - start < 4) == (413, True)
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_failure(client: InProcess, caplog: pytest.LogCaptureFixture) -> None:
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/translate",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    incoming = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return next(incoming)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run_coroutine_threadsafe(client.app(scope, receive, send), client.loop).result(10)
+    assert sent[0]["status"] == 499
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 # ---------------------------------------------------------------- the service as a whole

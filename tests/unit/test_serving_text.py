@@ -54,6 +54,13 @@ def upper(source: str) -> str:
         ('<a class="mention">@<span>a</span></a> b', '<a class="mention">@<span>a</span></a> B'),
         ('<a class="hashtag">#<span>a</span></a><br>b', '<a class="hashtag">#<span>a</span></a><br>B'),
         ("<svg><path d='m'/><text>a</text></svg>b", "<svg><path d='m'/><text>a</text></svg>B"),
+        ('<script>"<!--"</script>a', '<script>"<!--"</script>A'),
+        ("<STYLE>/* <!-- */ a</Style >b", "<STYLE>/* <!-- */ a</Style >B"),
+        ("<script>a</scripts><b>", "<script>a</scripts><b>"),
+        (
+            '<p TRANSLATE="no">a</p><p Class="notranslate">b</p>c',
+            '<p TRANSLATE="no">a</p><p Class="notranslate">b</p>C',
+        ),
         ("</p>a</b>", "</p>A</b>"),
         ("<kbd>a<br>b</kbd>c", "<kbd>a<br>b</kbd>C"),
     ],
@@ -71,7 +78,23 @@ def test_what_the_model_says_cannot_become_markup() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["<a", '<a "', "<", "<!--", "<!", "<a '", "class=", "<pre>", "</pre>", '<a class="', "&amp", "<a b=", "<p><i>"],
+    [
+        "<a",
+        '<a "',
+        "<",
+        "<!--",
+        "<!",
+        "<a '",
+        "class=",
+        "<pre>",
+        "</pre>",
+        '<a class="',
+        "&amp",
+        "<a b=",
+        "<p><i>",
+        "<script>",
+        "<script></script>",
+    ],
 )
 def test_hostile_markup_takes_no_long_time(unit: str) -> None:
     start = time.monotonic()

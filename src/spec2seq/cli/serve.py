@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +24,9 @@ from spec2seq.cli.options import (
     with_generation_options,
 )
 from spec2seq.cli.translate import bundled_model
+from spec2seq.errors import OptionError
 from spec2seq.generation_options import GenerationOptions
+from spec2seq.option_values import shortened
 from spec2seq.serving.limits import Limits
 
 _LIMITS = Limits()
@@ -112,14 +116,29 @@ def serve(
 
     chosen = chosen_drafter(drafter)
     settings = ServiceSettings(
-        model_name=name or Path(folder).name,
-        drafter_name=Path(chosen).name if chosen else None,
+        model_name=name or _name_of(folder),
+        drafter_name=_name_of(chosen) if chosen else None,
         source_lang=source_lang,
         target_lang=target_lang,
         source_prefix=source_prefix,
         long_input=long_input,
-        allowed_origins=tuple(allow_origin or ()),
+        allowed_origins=tuple(map(_checked_origin, allow_origin or ())),
         has_texts_in_log=log_texts,
     )
     pipeline = Pipeline.from_pretrained(folder, chosen, backend, device, dtype, threads, tell)
     run_server(pipeline, settings, limits, defaults, Address(host, port))
+
+
+def _name_of(folder: str) -> str:
+    """The last part of its path, also where that ends in "." or ".."."""
+    return Path(os.path.abspath(folder)).name
+
+
+def _checked_origin(origin: str) -> str:
+    """Browsers send scheme, host and port, and what they send is compared letter by letter."""
+    if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@A-Z]+", origin):
+        raise OptionError(
+            f"--allow-origin {shortened(origin)} is not an origin: use one like https://page.example or "
+            "http://localhost:3000, without a path, in small letters; or * for all"
+        )
+    return origin

@@ -22,7 +22,7 @@ from spec2seq.pipelines.plans import InputPlan, Piece, TextOptions, TextPlanner,
 from spec2seq.pipelines.splitting import SplitText
 from spec2seq.pipelines.streaming import check_streamable, only_texts, stream_texts, token_relay
 from spec2seq.pipelines.target_prefixes import give_prefixes
-from spec2seq.pipelines.text_inputs import checked_texts
+from spec2seq.pipelines.text_inputs import check_whole, checked_texts
 from spec2seq.tokenization import TargetStart, TextTokenizer
 from spec2seq.weights import load_model
 
@@ -311,6 +311,7 @@ class Pipeline:
         is_start_said: bool = False,
     ) -> list[InputPlan]:
         """The pieces of every text as the decoder will be asked for them; see `TextPlanner`."""
+        check_whole("source_prefix", text_options.source_prefix)
         forced = resolved.forced_first_tokens(len(texts))
         planner = TextPlanner(self.tokenizer, self.model.config, text_options, forced, is_start_said=is_start_said)
         plans = planner.plan(texts)

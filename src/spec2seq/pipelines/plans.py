@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spec2seq.errors import InputError, OptionError
+from spec2seq.option_values import shortened
 from spec2seq.pipelines.arguments import LONG_INPUT_CHOICES
 from spec2seq.pipelines.splitting import SplitText, is_blank, split_lines, split_long, whole_text
 from spec2seq.tokenization import TargetStart
@@ -214,8 +215,8 @@ class TextPlanner:
 
         if prefix and count("") >= limit:
             raise InputError(
-                f"{name}: the {count('')} tokens of source_prefix {prefix!r} leave no room in the {limit} that "
-                "the model takes; shorten the prefix"
+                f"{name}: the {count('')} tokens of source_prefix {shortened(prefix)} leave no room in the {limit} "
+                "that the model takes; shorten the prefix"
             )
         return split_long(line, limit, count)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from spec2seq.decoding.admission import check_ids
 from spec2seq.errors import InputError
 from spec2seq.pipelines.piece_decoder import decoder_start
+from spec2seq.pipelines.text_inputs import check_whole
 from spec2seq.tokenization import TargetStart
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ def give_prefixes(
         label: what messages call an input.
 
     Raises:
-        InputError: not one entry per input, an entry of another type, an id outside the vocabulary, or a beginning for
-            an input that is split into several pieces.
+        InputError: not one entry per input, an entry of another type, half a character in it, an id outside the
+            vocabulary, or a beginning for an input that is split into several pieces.
     """
     entries = _one_each(prefixes, len(plans))
     texts = [entry for entry in entries if isinstance(entry, str)]
+    for text in texts:
+        check_whole("target_prefix", text)
     encoded = iter(encode(texts)) if texts else iter(())
     for i, (plan, entry) in enumerate(zip(plans, entries, strict=True)):
         is_text = isinstance(entry, str)

@@ -29,10 +29,15 @@ def checked_texts(texts: str | Sequence[str]) -> list[str]:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"texts[{i}] is a {type(text).__name__}, not a str; pass token ids to generate_ids")
-        surrogate = _SURROGATE.search(text)
-        if surrogate:
-            raise InputError(
-                f"texts[{i}] holds {surrogate.group()!r} at character {surrogate.start()}, half a character that no "
-                "tokenizer takes; decode the bytes it came from as what they are, or with errors='replace'"
-            )
+        check_whole(f"texts[{i}]", text)
     return texts
+
+
+def check_whole(name: str, text: str) -> None:
+    """Raises InputError where half a character is in a text; `name` is what the message calls the text."""
+    surrogate = _SURROGATE.search(text)
+    if surrogate:
+        raise InputError(
+            f"{name} holds {surrogate.group()!r} at character {surrogate.start()}, half a character that no "
+            "tokenizer takes; decode the bytes it came from as what they are, or with errors='replace'"
+        )

@@ -18,7 +18,7 @@ from spec2seq.serving.fields import check_known, check_repeated, read_flag, read
 from spec2seq.serving.http_errors import completion_error
 from spec2seq.serving.openapi import body_of, errors, events
 from spec2seq.serving.option_fields import REQUEST_OPTIONS, read_options
-from spec2seq.serving.refusals import InvalidRequestError, NotServedError
+from spec2seq.serving.refusals import NotServedError
 from spec2seq.serving.schemas import (
     Choice,
     Completion,
@@ -130,14 +130,7 @@ def read_completion(fields: dict[str, Any], service: Service) -> CompletionCall:
 
 
 def _read_arguments(fields: dict[str, Any], service: Service) -> GenerationArguments:
-    named = dict(fields)
-    for alias, name in _ALIASES.items():
-        value = named.pop(alias, None)
-        if value is not None and named.get(name) is not None:
-            raise InvalidRequestError(f"Invalid request: {alias} and {name} say the same; pass one of them", alias)
-        if value is not None:
-            named[name] = value
-    arguments = read_options(named, service.limits)
+    arguments = read_options(fields, service.limits, _ALIASES)
     temperature = arguments.get("temperature")
     if "do_sample" not in arguments and isinstance(temperature, (int, float)):
         arguments["do_sample"] = temperature > 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spec2seq.errors import InputError
 from spec2seq.pipelines.splitting import num_breaks
+from spec2seq.pipelines.text_inputs import check_whole
 from spec2seq.serving.bodies import json_type
 from spec2seq.serving.refusals import InvalidRequestError
 
@@ -32,15 +34,18 @@ def read_texts(fields: Mapping[str, Any], name: str, limits: Limits) -> tuple[li
             place = f"{name}[{i}]" if is_list else name
             wanted = "a string" if is_list else "a string or a list of strings"
             raise InvalidRequestError(f"Invalid request: {place} is {json_type(text)}, not {wanted}", name)
-    check_texts(texts, name, limits)
+    check_texts(texts, name, limits, is_list=is_list)
     return texts, is_list
 
 
-def check_texts(texts: Sequence[str], name: str, limits: Limits) -> None:
-    """Raises InvalidRequestError for more texts, characters, or lines and sentences than are allowed."""
+def check_texts(texts: Sequence[str], name: str, limits: Limits, *, is_list: bool = False) -> None:
+    """Raises InvalidRequestError for half a character, or more texts, characters, or lines and sentences than are
+    allowed."""
     _check_count(len(texts), "texts", limits.max_texts, "max_texts", name)
     _check_count(sum(map(len, texts)), "characters", limits.max_input_chars, "max_input_chars", name)
     check_pieces(texts, name, limits)
+    for i, text in enumerate(texts):
+        check_characters(text, f"{name}[{i}]" if is_list else name, name)
 
 
 def check_pieces(texts: Sequence[str], name: str, limits: Limits) -> None:
@@ -60,10 +65,11 @@ def read_prefix(fields: Mapping[str, Any], name: str, limits: Limits) -> str | N
     """A string of at most as many characters as texts may have, None where it is missing or null.
 
     Raises:
-        InvalidRequestError: it is something else, or longer.
+        InvalidRequestError: it is something else, longer, or has half a character in it.
     """
     prefix = read_string(fields, name)
     _check_count(len(prefix or ""), "characters", limits.max_input_chars, "max_input_chars", name)
+    check_characters(prefix or "", name, name)
     return prefix
 
 
@@ -79,6 +85,14 @@ def _check_count(count: int, unit: str, limit: int, limit_name: str, name: str) 
             "once",
             name,
         )
+
+
+def check_characters(text: str, place: str, name: str) -> None:
+    """Raises InvalidRequestError for half a character in a text, which is at this place of this field."""
+    try:
+        check_whole(place, text)
+    except InputError as error:
+        raise InvalidRequestError(f"Invalid request: {error}", name) from None
 
 
 def read_string(fields: Mapping[str, Any], name: str, default: str | None = None) -> str | None:

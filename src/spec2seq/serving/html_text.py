@@ -18,13 +18,15 @@ _MARKUP = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _UNTRANSLATED_TAGS = {"script", "style", "code", "pre", "textarea", "kbd", "samp", "var", "math", "svg"}
+_RAW_TEXT_TAGS = {"script", "style", "textarea"}
 _VOID_TAGS = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 # An end tag closes the nearest element of its name, if that is not further out than this.
 _MAX_UNCLOSED = 50
 # What says that an element is a name or a link, not prose: HTML's own attribute, and the classes that federated
 # networks put on mentions, hashtags and shortened links.
 _UNTRANSLATED = re.compile(
-    r"""\btranslate\s*=\s*["']?no\b|\bclass\s*=\s*(?:"[^"]*|'[^']*|)\b(?:notranslate|mention|hashtag|invisible|ellipsis)\b"""
+    r"""\btranslate\s*=\s*["']?no\b|\bclass\s*=\s*(?:"[^"]*|'[^']*|)\b(?:notranslate|mention|hashtag|invisible|ellipsis)\b""",
+    re.IGNORECASE,
 )
 _SPACE = re.compile(r"\s+")
 
@@ -46,11 +48,14 @@ class HtmlText:
         document = cls()
         open_tags: list[str] = []  # from the outermost element that is left alone, inwards
         end = 0
-        for markup in _MARKUP.finditer(source):
+        while markup := _MARKUP.search(source, end):
             document._add_text(source[end : markup.start()], is_kept=bool(open_tags))
             document._add_fixed(markup.group())
-            _follow(open_tags, markup)
+            is_raw = _follow(open_tags, markup)
             end = markup.end()
+            if is_raw:
+                start, end = end, _end_of_raw_text(source, end, markup["name"])
+                document._add_fixed(source[start:end])
         document._add_text(source[end:], is_kept=bool(open_tags))
         return document
 
@@ -75,17 +80,25 @@ class HtmlText:
         self._fixed.append(html.escape(text[start + len(inner) :], quote=False))
 
 
-def _follow(open_tags: list[str], markup: re.Match[str]) -> None:
-    """Keep account of the elements that are open within one that is not to be translated."""
+def _end_of_raw_text(source: str, start: int, name: str) -> int:
+    """Where the end tag is of an element in which nothing else is markup, comments neither."""
+    end_tag = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(source, start)
+    return len(source) if end_tag is None else end_tag.start()
+
+
+def _follow(open_tags: list[str], markup: re.Match[str]) -> bool:
+    """Keep account of the elements that are open within one that is not to be translated. Returns whether raw text
+    follows."""
     name = (markup["name"] or "").lower()
     if not name or name in _VOID_TAGS:
-        return
+        return False
     if markup["slash"]:
         if name in open_tags[-_MAX_UNCLOSED:]:
             while open_tags.pop() != name:
                 continue
-        return
+        return False
     is_empty = markup["attributes"].endswith("/")
     is_kept = name in _UNTRANSLATED_TAGS or _UNTRANSLATED.search(markup["attributes"])
     if not is_empty and (open_tags or is_kept):
         open_tags.append(name)
+    return name in _RAW_TEXT_TAGS and not is_empty

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from spec2seq.errors import InputError, OptionError, Spec2SeqError
 from spec2seq.serving.events import ClientGoneError
@@ -28,6 +29,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Spec2SeqError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_exception_handler(ClientGoneError, _give_up)
+    app.add_exception_handler(ClientDisconnect, _give_up)  # while its body was read
 
 
 def status_of(error: Spec2SeqError) -> int:
@@ -41,8 +43,7 @@ def public_message(error: Spec2SeqError) -> str:
     """What clients may read of an error. Other errors than these may name files."""
     if not isinstance(error, (RefusalError, OptionError, InputError)):
         return INTERNAL_ERROR
-    # half a character of the request may be quoted in it, which no response can hold
-    return str(error).encode("utf-8", "backslashreplace").decode("utf-8")
+    return _sendable(str(error))
 
 
 def completion_error(error: Spec2SeqError) -> CompletionError:
@@ -58,6 +59,11 @@ def internal_error(path: str) -> JSONResponse:
     if _is_completion(path):
         body = _completion_error(500, INTERNAL_ERROR)
     return JSONResponse(body.model_dump(), 500)
+
+
+def _sendable(words: str) -> str:
+    """Half a character of the request may be quoted in them, which no response can hold."""
+    return words.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -89,4 +95,5 @@ def _is_completion(path: str) -> bool:
 
 def _completion_error(status: int, message: str, param: str | None = None, code: str | None = None) -> CompletionError:
     kind = "invalid_request_error" if status < 500 else "server_error"
+    param = None if param is None else _sendable(param)
     return CompletionError(error=CompletionErrorDetail(message=message, type=kind, param=param, code=code))

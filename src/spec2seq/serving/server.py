@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spec2seq.errors import MissingExtraError, OptionError
+from spec2seq.option_values import shortened
 
 try:
     import uvicorn
@@ -71,6 +72,7 @@ def run_server(
     service = create_service(pipeline, settings, limits, defaults)
     listener = _listen(address)
     _warm_up(pipeline, service, defaults)
+    _begin_listening(listener, address)
     host, port = listener.getsockname()[:2]
     LOG.info("%s on http://%s:%d", settings.model_name, f"[{host}]" if ":" in host else host, port)
     config = uvicorn.Config(
@@ -88,15 +90,8 @@ def run_server(
 def _listen(address: Address) -> socket.socket:
     try:
         return _bound(address)
-    except (OSError, OverflowError) as error:
-        is_foreign = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
-        remedy = (
-            "an address of this machine, or 0.0.0.0 for all of them"
-            if is_foreign
-            else "another port, or 0 for a free one"
-        )
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"--host {address.host} --port {address.port}: {reason}; use {remedy}") from error
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _unusable(address, error) from error
 
 
 def _bound(address: Address) -> socket.socket:
@@ -110,6 +105,24 @@ def _bound(address: Address) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _begin_listening(listener: socket.socket, address: Address) -> None:
+    """Two processes may have the same place; the first one that listens keeps it."""
+    try:
+        listener.listen()
+    except OSError as error:
+        raise _unusable(address, error) from error
+
+
+def _unusable(address: Address, error: Exception) -> OptionError:
+    is_no_name = isinstance(error, (socket.gaierror, UnicodeError))
+    is_foreign = is_no_name or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+    remedy = (
+        "an address of this machine, or 0.0.0.0 for all of them" if is_foreign else "another port, or 0 for a free one"
+    )
+    reason = "no address can be called so" if isinstance(error, UnicodeError) else getattr(error, "strerror", None)
+    return OptionError(f"--host {shortened(address.host)} --port {address.port}: {reason or error}; use {remedy}")
 
 
 def _warm_up(pipeline: Pipeline, service: Service, defaults: GenerationOptions) -> None:

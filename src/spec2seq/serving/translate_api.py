@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 
+from spec2seq.option_values import shortened
 from spec2seq.pipelines.plans import TextOptions
 from spec2seq.serving.bodies import read_fields
 from spec2seq.serving.calls import TextCall
@@ -117,7 +118,9 @@ def read_translation(fields: dict[str, Any], limits: Limits) -> Translation:
     source, target = (_required(fields, name) for name in ("source", "target"))
     text_format = read_string(fields, "format", "text")
     if text_format not in FORMATS:
-        raise InvalidRequestError(f"{str(text_format)[:40]} format is not supported", "format")
+        raise InvalidRequestError(
+            f"{str(text_format)[:40]} format is not supported; use {' or '.join(FORMATS)}", "format"
+        )
     return Translation(texts, is_list, source, target, text_format == "html", _num_alternatives(fields, limits))
 
 
@@ -133,7 +136,9 @@ def _num_alternatives(fields: dict[str, Any], limits: Limits) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequestError("Invalid request: alternatives parameter is not a number", "alternatives")
+        raise InvalidRequestError(
+            f"Invalid request: alternatives parameter is not a number of at least 0: {shortened(value)}", "alternatives"
+        )
     if value >= limits.max_beams:
         raise InvalidRequestError(
             f"Invalid request: alternatives parameter must be <= {limits.max_beams - 1} (max_beams - 1)", "alternatives"

@@ -10,6 +10,7 @@ export class ServiceError extends Error {
 
 const UNREACHABLE = "The server cannot be reached. Is it still running?";
 const LOST = "The connection to the server was lost before the text was finished.";
+const BLANK = "Nothing of this text shows: it has no letters, figures or signs.";
 
 /** The object at a path of the service. */
 export async function fetchObject(path) {
@@ -32,6 +33,7 @@ export async function trace(fields, signal, onEvent) {
   if (!response.ok) throw await refusal(response);
   let isFinished = false;
   for await (const [name, data] of serverSentEvents(response.body, signal)) {
+    if (name === "start" && !data.pieces.length) throw new ServiceError(BLANK);
     if (name === "error") throw new ServiceError("The server had to give up on this text.", data.error);
     if (name === "end") isFinished = true;
     onEvent(name, data);
