@@ -77,10 +77,12 @@ class FeatureDrafter:
         others, which the next block overwrites or does not look at."""
         rows, states = self._known_rows(), output.hidden
         assert states is not None  # they are what `hidden_layers` asks for
-        fed = torch.arange(states.shape[1], device=states.device)
+        num_rows, width, *sizes = states.shape
+        fed = torch.arange(width, device=states.device)
         self.network.remember(states, rows.num_known[:, None] + fed, rows.cache)
         num_known = prefix.lengths + acceptance.num_accepted
-        last = states[torch.arange(len(states), device=states.device), num_known - rows.num_known - 1]
+        kept = (num_known - rows.num_known - 1)[:, None, None, None].expand(num_rows, 1, *sizes)
+        last = states.gather(1, kept)[:, 0]
         self._rows = replace(rows, num_known=num_known, last_states=last)
 
     def select_rows(self, rows: Tensor) -> None:

@@ -70,6 +70,10 @@ class BlockInputs:
         """Take in embedded anchors [B, D] at positions [B]."""
         num_rows = len(anchors)
         self.anchors[:num_rows, 0] = anchors
+        first, end = int(positions[0]), int(positions[0]) + self.shape.places
+        if num_rows == 1 and end <= len(self._table):
+            np.add(self._table[first:end], self._places, out=self.slots[0])
+            return
         rows = np.minimum(positions[:, None] + self._offsets, len(self._table) - 1)
         np.add(self._table[rows], self._places, out=self.slots[:num_rows])
 

@@ -56,6 +56,9 @@ class OpenVinoFeatureNetwork:
         self._network = network
         self._shortlist = None if network.shortlist is None else network.shortlist.numpy()
         self._table = network.embedding.positions.numpy()
+        # looked up by numpy: torch's operators take several times as long, above all behind the engine's work
+        self._tokens, self._scale = network.tables.tokens.numpy(), network.tables.embedding_scale
+        self._before = None if network.bigrams is None else network.bigrams.before.numpy()
         self._inputs: BlockInputs | None = None
 
     def encode(self, hidden: Tensor, lengths: Tensor) -> EngineSource:
@@ -101,11 +104,11 @@ class OpenVinoFeatureNetwork:
         own_cache.reserve(int(unread.firsts.max()) + unread.states.shape[1] + 1)
         inputs = self._shaped_inputs(own_cache, unread, num_draft_tokens)
         inputs.fill_states(unread, last_states.numpy(), known)
-        inputs.fill_block(self._network.embed(anchors).numpy(), positions.numpy())
-        bigrams = self._network.bigrams
-        if bigrams is not None:
-            inputs.fill_bigrams(bigrams.before[anchors].numpy())
-        is_walk = bigrams is not None and not wanted.logits
+        tokens = anchors.numpy()
+        inputs.fill_block(self._tokens[tokens] * self._scale, positions.numpy())
+        if self._before is not None:
+            inputs.fill_bigrams(self._before[tokens])
+        is_walk = self._before is not None and not wanted.logits
         program = self._program(inputs.shape, is_walk=is_walk)
         program.bind_group("call", inputs.arrays)
         program.bind_group("past", own_cache.views())
@@ -139,14 +142,16 @@ class OpenVinoFeatureNetwork:
 
     def _walked(self, program: Program, num_rows: int) -> WalkedBlock:
         """From slot to slot, always the best behind the last one."""
-        places, links = program.output("places"), program.output("links")
-        walked = np.empty((num_rows, places.shape[1]), dtype=np.int64)
+        places, links = program.output("places").tolist(), program.output("links")
+        walked = []
         for row in range(num_rows):
-            number = 0  # in the first slot all rows of links are the same
-            for slot, candidates in enumerate(links[row]):
-                number = candidates[number].argmax()
-                walked[row, slot] = places[row, slot, number]
-        return WalkedBlock(torch.from_numpy(walked if self._shortlist is None else self._shortlist[walked]))
+            number, tokens = 0, []  # in the first slot all rows of links are the same
+            for candidates, best in zip(places[row], links[row], strict=True):
+                number = int(best[number].argmax())
+                tokens.append(candidates[number])
+            walked.append(tokens)
+        found = np.array(walked)
+        return WalkedBlock(torch.from_numpy(found if self._shortlist is None else self._shortlist[found]))
 
     def _answer(self, program: Program, anchors: Tensor) -> BlockAnswer:
         config, network = self.config, self._network
