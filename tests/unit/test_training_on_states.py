@@ -133,6 +133,13 @@ def test_one_block_starts_at_the_first_token_and_the_others_anywhere_behind_it()
         assert int(others.flatten().bincount()[expected].min()) > 600 / len(expected)
 
 
+def test_a_single_block_starts_anywhere() -> None:
+    starts = torch.cat([random_starts(known([6, 3], [1, 0]), 1) for _ in range(400)], dim=1)
+    for row, expected in enumerate([[1, 2, 3, 4, 5], [0, 1, 2]]):
+        assert starts[row].unique().tolist() == expected
+        assert int(starts[row].bincount()[expected].min()) > 300 / len(expected)
+
+
 def test_next_blocks_start_behind_what_was_right_and_one_more() -> None:
     outputs = known([9, 4], [0, 1])
     starts, num_right = torch.tensor([[0, 2, 5], [1, 2, 3]]), torch.tensor([[3, 0, 2], [0, 1, 0]])

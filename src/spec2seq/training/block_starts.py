@@ -36,12 +36,14 @@ class BlockText(NamedTuple):
 
 
 def random_starts(known: KnownOutputs, count: int) -> Tensor:
-    """[B, count] places in the targets: the first that is not forced, and others, all as likely."""
+    """[B, count] places in the targets, all as likely; the first of several is where the first round begins: at the
+    first token that is not forced."""
     num_starts = (known.lengths - known.num_forced)[:, None]
     # in double precision: n * u must not be rounded up to n
     uniform = torch.rand(len(num_starts), count, dtype=torch.double, device=num_starts.device)
     starts = (num_starts * uniform).long()
-    starts[:, 0] = 0
+    if count > 1:
+        starts[:, 0] = 0
     return starts + known.num_forced[:, None]
 
 
