@@ -41,7 +41,7 @@ class FakeSystem:
         if len(self.log) == self.fails_at:
             raise KeyboardInterrupt
         self.clock.now += self.pace * len(source)
-        self.stats.append(RequestStats(len(source) + 1, 1, 2, 5, 4, 3))
+        self.stats.append(RequestStats(len(source) + 1, 1, 2, 5, 4, 3, accepted_per_position=[2, 1]))
         return [list(source)]
 
     def take_stats(self) -> list[RequestStats]:
@@ -72,7 +72,7 @@ def test_systems_take_turns_and_only_their_answer_is_timed(tmp_path: Path) -> No
     assert log == ["a1", "b1", "a1", "b1", "b2", "a2", "a3", "b3", "b4", "a4"]  # the first two warm up
     assert [run.seconds for run in runs["a"]] == [1, 2, 3, 1]
     assert [run.seconds for run in runs["b"]] == [2, 4, 6, 2]
-    assert runs["b"][2] == LineRun(2, [3, 3, 3], 6.0, 3, 2, 4, 3, False)
+    assert runs["b"][2] == LineRun(2, [3, 3, 3], 6.0, 3, 2, 4, 3, False, [2, 1])
 
 
 def num_done(folder: Path) -> int:
@@ -120,7 +120,11 @@ def a_run(line: int, tokens: list[int], is_degenerate: bool = False, judged: int
 
 RUNS = {
     "greedy": [a_run(0, [1, 2, 3], judged=0), a_run(1, [1] * 9, True), a_run(2, [4])],
-    "exact": [a_run(0, [1, 2, 3]), a_run(1, [1] * 9, True), a_run(2, [5])],
+    "exact": [
+        replace(a_run(0, [1, 2, 3]), accepted_per_position=[2, 1, 1]),
+        replace(a_run(1, [1] * 9, True), accepted_per_position=[1]),
+        replace(a_run(2, [5]), accepted_per_position=[1]),
+    ],
     "alone": [a_run(0, [7] * 9, True, 0), a_run(1, [1], judged=0), a_run(2, [4], judged=0)],
 }
 
@@ -135,6 +139,8 @@ def test_loops_are_left_out_for_all_and_counted() -> None:
     exact, alone = figures["exact"], figures["alone"]
     assert (exact.num_lines, exact.num_loops, exact.num_different) == (2, 1, 1)
     assert (exact.tokens_per_round, exact.acceptance_rate, exact.seconds_per_line) == (4 / 4, 1 / 2, 1.0)
+    assert exact.survival == [3 / 4, 1 / 4, 1 / 4]
+    assert figures["greedy"].survival == []
     assert (alone.num_lines, alone.num_loops, alone.num_different) == (1, 1, 1)
     assert (alone.tokens_per_round, alone.acceptance_rate) == (1 / 2, None)
     assert figures["greedy"].num_different == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import InputError, OptionError
@@ -28,6 +28,7 @@ class LineRun:
         num_rounds: calls of the verifier, or, where a drafter writes alone, of the drafter.
         num_judged, num_accepted: drafted tokens.
         is_degenerate: whether the output runs in circles up to the limit.
+        accepted_per_position: rounds in which draft token i, and with it all before it, was kept.
     """
 
     line: int
@@ -38,6 +39,7 @@ class LineRun:
     num_judged: int
     num_accepted: int
     is_degenerate: bool
+    accepted_per_position: list[int] = field(default_factory=list)
 
 
 class LineRunFile:
@@ -153,4 +155,5 @@ def _timed(runner: Runner, line: int, source: Sequence[int], clock: Clock) -> Li
         stats.num_judged,
         stats.num_accepted,
         stats.is_degenerate,
+        stats.accepted_per_position,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import InputError
@@ -29,6 +30,7 @@ class SystemFigures:
         seconds_per_line: mean, one line at a time; None where no line is left.
         scores: BLEU and chrF; empty without references.
         differences: of the scores to the baseline's; empty for the baseline itself.
+        survival: for each draft token, the share of all rounds in which it was kept; empty where none ever was.
     """
 
     system: str
@@ -40,6 +42,7 @@ class SystemFigures:
     seconds_per_line: float | None
     scores: list[Score]
     differences: list[ScoreDifference]
+    survival: list[float] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -115,6 +118,7 @@ def _figures(
     is_beam: bool,
 ) -> SystemFigures:
     num_rounds, num_judged = sum(run.num_rounds for run in runs), sum(run.num_judged for run in runs)
+    kept = [sum(counts) for counts in zip_longest(*(run.accepted_per_position for run in runs), fillvalue=0)]
     per_round = None if is_beam or not num_rounds else sum(run.num_tokens for run in runs) / num_rounds
     return SystemFigures(
         system,
@@ -126,4 +130,5 @@ def _figures(
         sum(run.seconds for run in runs) / len(runs) if runs else None,
         scores,
         differences,
+        [count / num_rounds for count in kept],
     )
