@@ -72,7 +72,8 @@ def test_from_text_to_a_drafter(
     assert f"warning: only {num_pairs} pairs to train on" in error
     card = words((folder / "README.md").read_text(encoding="utf-8"))
     assert SIZES[kind] in card
-    assert f"{num_pairs} outputs of the verifier (greedy search) for {pairs.with_suffix('.txt')}" in card
+    assert f"{num_pairs} outputs of the verifier for - {pairs.with_suffix('.txt')}, SHA-256 " in card
+    assert "(greedy search)" in card
     assert "mean of the last 2 checkpoints" in card
     assert f"| label_smoothing | {0.1 if kind == 'spec' else 0.0} |" in card
     drafting = Pipeline.from_pretrained(model, folder)
@@ -88,6 +89,17 @@ def test_from_text_to_a_drafter(
     capsys.readouterr()
     assert run([*command, "--seed", "1"]) == 2
     assert "holds another training (settings differ)" in capsys.readouterr().err
+
+
+def test_pairs_may_come_from_several_distillations(model: Path, pairs: Path, tmp_path: Path) -> None:
+    few = make_pairs(model, tmp_path / "few", 19)
+    command = ["train-drafter", str(model), "--data", str(pairs), "--data", str(few), "-o", str(tmp_path / "out")]
+    assert run([*command, *TRAINING]) == 0
+    both = [*read_pairs(pairs), *read_pairs(few)]
+    num_pairs = sum(i % 10 != 9 and not pair.is_degenerate for i, pair in enumerate(both))
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"- Data: {num_pairs} outputs of the verifier for\n" in card
+    assert [f"  - {folder.with_suffix('.txt')}, SHA-256 " in card for folder in (pairs, few)] == [True, True]
 
 
 def test_pairs_of_another_model_are_refused(

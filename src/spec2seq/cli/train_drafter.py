@@ -45,7 +45,10 @@ def _option(flag: str, metavar: str | None, help_text: str) -> Any:
 
 def train_drafter(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder (Hugging Face layout) or Hub id.")],
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="What `spec2seq distill` made with this model.")],
+    data: Annotated[
+        list[Path],
+        typer.Option("--data", metavar="DIR", help="What `spec2seq distill` made with this model. May be repeated."),
+    ],
     output: Annotated[
         Path,
         typer.Option(

@@ -6,24 +6,24 @@ import json
 import os
 import warnings
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.drafter_config import SpecDrafterConfig
-from spec2seq.errors import DrafterMismatchError, InputError, OptionError
+from spec2seq.errors import InputError, OptionError
 from spec2seq.evaluation.walk import WalkFigures, walk_drafter
 from spec2seq.pipelines.devices import find_device
 from spec2seq.training.advice import training_advice
 from spec2seq.training.batches import BatchDataset, PairTable
 from spec2seq.training.model_card import CARD_SLOTS, card_text
 from spec2seq.training.new_modules import new_module
-from spec2seq.training.shards import read_manifest, read_pairs
+from spec2seq.training.pair_folders import PairFolders
 from spec2seq.training.trainer import load_average, train_module
 from spec2seq.weights.drafter_folder import save_drafter
 from spec2seq.weights.fingerprints import VerifierFingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from spec2seq.training.records import DistilledPair
@@ -54,13 +54,18 @@ class TrainedDrafter:
 
 
 def train_drafter(
-    model: LoadedModel, data: Path, output: Path, plan: TrainingPlan, device: str = "cpu", on_log: OnLog | None = None
+    model: LoadedModel,
+    data: Sequence[Path],
+    output: Path,
+    plan: TrainingPlan,
+    device: str = "cpu",
+    on_log: OnLog | None = None,
 ) -> TrainedDrafter:
     """Train a drafter for a model, or go on with it, and write its folder.
 
     Args:
         model: the verifier.
-        data: a complete distillation of this model.
+        data: complete distillations of this model.
         output: the drafter's folder; checkpoints are in "training" in it.
         device: "cpu", or "cuda" for one GPU per process.
         on_log: told what the training logs.
@@ -75,18 +80,18 @@ def train_drafter(
         UserWarning: few pairs, pairs of beam search, or a training that should have been longer.
     """
     find_device(device)
-    manifest, fingerprint = read_manifest(data), VerifierFingerprint.of(model.path, model.config, model.tensors)
-    _check_origin(manifest, fingerprint, data)
+    fingerprint = VerifierFingerprint.of(model.path, model.config, model.tensors)
+    pairs = PairFolders.open(data, fingerprint)
     config = plan.shape.config(model.config)
     limit = config.max_source_positions if isinstance(config, SpecDrafterConfig) else None
-    held_out, table = _split(manifest, data, plan.settings, limit, model.config.decoder_start_token_id)
+    held_out, table = _split(pairs, plan.settings, limit, model.config.decoder_start_token_id)
     module = new_module(model.network, plan, table)
     work = output / WORK_FOLDER
-    _check_job(work, {**plan.as_job(), "data": manifest["job"]})
+    _check_job(work, {**plan.as_job(), "data": pairs.as_job()})
     settings, block_size = plan.settings, module.block_size
     batches = BatchDataset(table, settings.batch_tokens, block_size, model.config.pad_token_id, settings.seed)
     history = train_module(module, batches, held_out, model.network, settings, work, device, on_log)
-    for advice in training_advice(history, len(table), manifest["job"]["options"]["num_beams"]):
+    for advice in training_advice(history, len(table), pairs.num_beams):
         warnings.warn(advice, stacklevel=2)
     module.cpu().eval()
     num_averaged = load_average(module, work, settings.num_averaged)
@@ -95,35 +100,28 @@ def train_drafter(
     figures = {k: walk_drafter(module.drafter(), held_out, k, verifier) for k in slots}
     trained = TrainedDrafter(figures, len(table), len(held_out), num_averaged)
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
-        card = card_text(model.name, fingerprint, manifest, module.network.config, plan.as_job(), asdict(trained))
+        card = card_text(
+            model.name, fingerprint, pairs.manifests, module.network.config, plan.as_job(), asdict(trained)
+        )
         survival = {k: walked.survival for k, walked in figures.items()}
         save_drafter(output, module.network, model.name, fingerprint, card, survival)
     return trained
 
 
-def _check_origin(manifest: Mapping[str, Any], found: VerifierFingerprint, data: Path) -> None:
-    said = manifest["job"]["model"]
-    # compared as JSON, which knows no tuples
-    differing = sorted(name for name, value in json.loads(json.dumps(asdict(found))).items() if said.get(name) != value)
-    if differing:
-        raise DrafterMismatchError(
-            f"the pairs in {data} were distilled from {manifest['origin']['model']}, which is another model "
-            f"({', '.join(differing)} differ); a drafter learns from its own verifier: distil with this one"
-        )
-
-
 def _split(
-    manifest: Mapping[str, Any], data: Path, settings: TrainingSettings, max_source_positions: int | None, start: int
+    pairs: PairFolders, settings: TrainingSettings, max_source_positions: int | None, start: int
 ) -> tuple[list[DistilledPair], PairTable]:
     """Pairs to evaluate on, spread evenly over the data, and the others; see `PairTable`."""
-    num_pairs = manifest["totals"]["num_pairs"]
+    num_pairs = pairs.num_pairs
     if num_pairs < MIN_PAIRS:
-        raise InputError(f"{data} holds {num_pairs} pairs, but training needs {MIN_PAIRS} at least; distil more lines")
+        raise InputError(
+            f"{pairs.name} holds {num_pairs} pairs, but training needs {MIN_PAIRS} at least; distil more lines"
+        )
     stride = max(10, num_pairs // settings.num_held_out)
     held_out: list[DistilledPair] = []
 
     def others() -> Iterator[DistilledPair]:
-        for i, pair in enumerate(read_pairs(data)):
+        for i, pair in enumerate(pairs.pairs()):
             if i % stride != stride - 1:
                 yield pair
             elif not pair.is_degenerate and len(pair.target_ids) > pair.num_forced:
@@ -131,7 +129,7 @@ def _split(
 
     table = PairTable(others(), max_source_positions, start)
     if not held_out:
-        raise InputError(f"the pairs of {data} to evaluate on all run in circles or are empty; distil more lines")
+        raise InputError(f"the pairs of {pairs.name} to evaluate on all run in circles or are empty; distil more lines")
     return held_out, table
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spec2seq.drafter_config import BlockwiseConfig, FeatureDrafterConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from spec2seq.drafter_config import DrafterConfig
     from spec2seq.weights.fingerprints import VerifierFingerprint
@@ -18,7 +18,7 @@ CARD_SLOTS = (4, 8, 12, 16, 24)
 def card_text(
     verifier_name: str,
     fingerprint: VerifierFingerprint,
-    manifest: Mapping[str, Any],
+    manifests: Sequence[Mapping[str, Any]],
     config: DrafterConfig,
     plan: Mapping[str, Any],
     trained: Mapping[str, Any],
@@ -26,14 +26,10 @@ def card_text(
     """Markdown.
 
     Args:
-        manifest: of the distillation.
+        manifests: of the distillations.
         plan: `TrainingPlan.as_job()`.
         trained: a `TrainedDrafter` as a dict.
     """
-    job, origin = manifest["job"], manifest["origin"]
-    search = (
-        f"beam search with {job['options']['num_beams']} beams" if job["options"]["num_beams"] > 1 else "greedy search"
-    )
     settings = {**plan["objective"], **plan["settings"]}
     rows = "".join(f"| {name} | {value} |\n" for name, value in settings.items())
     return f"""\
@@ -45,9 +41,8 @@ with another model.
 - Verifier: vocabulary {fingerprint.vocabulary}, weights {fingerprint.weights}.
 - Kind: {plan["kind"]}, {_size(config)}, blocks of
   {config.block_size} tokens.
-- Data: {trained["num_pairs"]} outputs of the verifier ({search}) for {origin["source"]}, SHA-256
-  {job["source_sha256"]}.
-- Weights: mean of the last {trained["num_averaged"]} checkpoints.
+- Data: {trained["num_pairs"]} outputs of the verifier for
+{"".join(_source(manifest) for manifest in manifests)}- Weights: mean of the last {trained["num_averaged"]} checkpoints.
 
 ## Expected gain
 
@@ -62,6 +57,12 @@ kept up to and with that token.
 | setting | value |
 | --- | --- |
 {rows}"""
+
+
+def _source(manifest: Mapping[str, Any]) -> str:
+    job, num_beams = manifest["job"], manifest["job"]["options"]["num_beams"]
+    search = f"beam search with {num_beams} beams" if num_beams > 1 else "greedy search"
+    return f"  - {manifest['origin']['source']}, SHA-256 {job['source_sha256']} ({search})\n"
 
 
 def _size(config: DrafterConfig) -> str:

@@ -66,5 +66,5 @@ def time_training(model: LoadedModel, pairs: Path, folder: Path, plan: TrainingP
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about few updates
-        train_drafter(model, pairs, folder, plan, device, note)
+        train_drafter(model, [pairs], folder, plan, device, note)
     return sum(updates) / len(updates) / 2

@@ -207,7 +207,7 @@ class _Acceleration:
             rate = logs.get("eval_tokens_per_round")
             progress(step, total, "" if rate is None else f", {rate:.2f} tokens per round")
 
-        train_drafter(load_model(self._model), self._pairs, folder, plan, self._place.device, on_log)
+        train_drafter(load_model(self._model), [self._pairs], folder, plan, self._place.device, on_log)
 
     def _comparing(self, name: str, distilling: dict[str, Any]) -> Comparing:
         folder = self._stages.folder / name
