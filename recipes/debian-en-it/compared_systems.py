@@ -125,24 +125,26 @@ class SystemLoader:
         model: its folder.
         backend: as for `Pipeline.from_pretrained`.
         num_threads: CPU threads.
+        dtype: as for `Pipeline.from_pretrained`.
     """
 
-    def __init__(self, model: Path, backend: str, num_threads: int) -> None:
+    def __init__(self, model: Path, backend: str, num_threads: int, dtype: str = "float32") -> None:
         self.model = model
         self.backend = backend
         self.num_threads = num_threads
+        self.dtype = dtype
         self._pipelines: dict[str | None, Pipeline] = {}
 
     def resolved(self, system: ComparedSystem) -> ComparedSystem:
         """The same with the number of draft tokens that will be asked for; none in plain search."""
-        make_drafter = self._pipeline(system.drafter).make_drafter
+        make_drafter = self.pipeline(system.drafter).make_drafter
         if make_drafter is None or system.num_draft_tokens:
             return system
         return replace(system, num_draft_tokens=make_drafter().default_num_draft_tokens)
 
     def load(self, system: ComparedSystem) -> Runner:
         """A resolved system, ready to run."""
-        pipeline, count = self._pipeline(system.drafter), system.num_draft_tokens
+        pipeline, count = self.pipeline(system.drafter), system.num_draft_tokens
         if pipeline.make_drafter is None or count is None:
             return PipelineRunner(pipeline, system.arguments)
         if not system.is_alone:
@@ -150,9 +152,10 @@ class SystemLoader:
         device, options = pipeline.verifier.device, pipeline.options(num_beams=1)
         return DrafterAlone(pipeline.make_drafter(), pipeline.model.config, device, options, count)
 
-    def _pipeline(self, drafter: str | None) -> Pipeline:
+    def pipeline(self, drafter: str | None) -> Pipeline:
+        """The model with a drafter, or without one."""
         if drafter not in self._pipelines:
             self._pipelines[drafter] = Pipeline.from_pretrained(
-                self.model, drafter, backend=self.backend, num_threads=self.num_threads
+                self.model, drafter, backend=self.backend, dtype=self.dtype, num_threads=self.num_threads
             )
         return self._pipelines[drafter]

@@ -27,16 +27,21 @@ NOTE = (
 SLOTS_NOTE = "Tokens per round of exact search, by the number of slots that are laid per round."
 
 
-def read_records(folder: Path) -> list[Record]:
-    """What evaluate.py wrote into a folder."""
-    return [json.loads(line) for line in (folder / FIGURES_FILE).read_text(encoding="utf-8").splitlines()]
+def read_records(file: Path) -> list[Record]:
+    """What `write_lines` wrote."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def write_lines(file: Path, records: Iterable[Record]) -> None:
+    """Write records as JSON lines."""
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def write_records(folder: Path, records: Iterable[Record]) -> None:
     """Write the figures down, and the tables and the plot made from them."""
-    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-    (folder / FIGURES_FILE).write_text("".join(lines), encoding="utf-8")
-    written = read_records(folder)
+    write_lines(folder / FIGURES_FILE, records)
+    written = read_records(folder / FIGURES_FILE)
     (folder / TABLE_FILE).write_text(f"{report(written)}\n", encoding="utf-8")
     save_plot(folder / PLOT_FILE, lambda axes: draw_slots(axes, written))
 
@@ -44,17 +49,21 @@ def write_records(folder: Path, records: Iterable[Record]) -> None:
 def report(records: Sequence[Record]) -> str:
     """All the figures in Markdown."""
     run = next(record for record in records if record["record"] == "run")
-    machine = run["machine"]
-    where = (
-        f"{run['lines']} lines of `{run['input']}`; model weights {run['weights']}, {run['backend']}, "
-        f"{run['threads']} of {machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}; {run['date']}, "
-        f"commit {run['commit']}."
-    )
-    parts = [NOTE, "\n".join(system_table(records)), *_signatures(records), where]
+    parts = [NOTE, "\n".join(system_table(records)), *_signatures(records), where_run(run)]
     slots = slots_table(records)
     if slots:
         parts += [SLOTS_NOTE, "\n".join(slots)]
     return "\n\n".join(parts)
+
+
+def where_run(run: Record) -> str:
+    """What was decoded, by what and where."""
+    machine = run["machine"]
+    return (
+        f"{run['lines']} lines of `{run['input']}`; model weights {run['weights']}, {run['backend']}, "
+        f"{run['threads']} of {machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}; {run['date']}, "
+        f"commit {run['commit']}."
+    )
 
 
 def system_table(records: Sequence[Record]) -> list[str]:

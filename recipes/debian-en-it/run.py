@@ -129,7 +129,7 @@ def stages(work: Path, scale: Scale, tsv: Sequence[Path] | None, processes: int)
     source = ["--tsv", *map(str, tsv)] if tsv else list(scale.corpus)
     script = _script
     trained = script("train_verifier", "--corpus", corpus, "--tokenizer", work / "tokenizer", "-o", work / "verifier")
-    distilled = _verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", 1)
+    distilled = verb("distill", model, "--source", corpus / "train.en", "-o", pairs, "--threads", 1)
     small = script("train_verifier", "--distilled", pairs, "--tokenizer", model, "-o", work / "small")
     return [
         Stage("corpus", script("build_corpus", "-o", corpus, *source)),
@@ -156,7 +156,7 @@ def _drafter_stages(work: Path, scale: Scale, processes: int) -> list[Stage]:
     return [
         Stage(
             name,
-            _verb(
+            verb(
                 *("train-drafter", work / "model", "--data", work / "pairs", "-o", work / "drafters" / name),
                 *("--kind", kind, "--steps", steps, "--threads", 1, *scale.drafting, *arguments),
             ),
@@ -187,13 +187,13 @@ def _script(name: str, *arguments: object) -> list[str]:
     return [str(RECIPE / f"{name}.py"), *map(str, arguments)]
 
 
-def _verb(*arguments: object) -> list[str]:
+def verb(*arguments: object) -> list[str]:
     """A verb of the package's command line, for the interpreter that runs this."""
     return [str(Path(sys.executable).with_name("spec2seq")), *map(str, arguments)]
 
 
 def run_stage(stage: Stage, work: Path) -> None:
-    """Run a command; note how long it took.
+    """Run a command; note how long it took, also where it did not end well: another run goes on from there.
 
     Raises:
         Spec2SeqError: it failed.
@@ -201,14 +201,26 @@ def run_stage(stage: Stage, work: Path) -> None:
     line = stage.line()
     print(f"\n== {stage.name}\n{shlex.join(line)}", flush=True)
     begin = time.monotonic()
-    done = subprocess.run(line, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        done = subprocess.run(line, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    finally:
+        note = {"stage": stage.name, "seconds": round(time.monotonic() - begin, 1), "processes": stage.processes}
+        with (work / STAGES_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(note) + "\n")
     if done.returncode:
         raise Spec2SeqError(
             f"stage {stage.name} failed with exit code {done.returncode}; see above, and run this again"
         )
-    note = {"stage": stage.name, "seconds": round(time.monotonic() - begin, 1), "processes": stage.processes}
-    with (work / STAGES_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(note) + "\n")
+
+
+def read_notes(file: Path) -> dict[str, tuple[float, int]]:
+    """Seconds and processes of every stage; the seconds of interrupted runs add up."""
+    notes: dict[str, tuple[float, int]] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        note = json.loads(line)
+        seconds, _ = notes.get(note["stage"], (0.0, 0))
+        notes[note["stage"]] = seconds + note["seconds"], note["processes"]
+    return notes
 
 
 def check_work(work: Path, scale: str) -> None:

@@ -2,28 +2,29 @@
 """Put the figures into the recipe's README: generated, never typed.
 
     python recipes/debian-en-it/write_readme.py --results work/results --stages work/stages.jsonl
+    python recipes/debian-en-it/write_readme.py --ablations work/ablations
     python recipes/debian-en-it/write_readme.py
 
-The first keeps what evaluate.py and run.py wrote in recipes/debian-en-it/results; both write the README from there.
+The first two keep what evaluate.py, run.py and ablate.py wrote in recipes/debian-en-it/results; all of them write the
+README from there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
+import ablation_figures
 from command_line import run_main
 from figures import FIGURES_FILE, PLOT_FILE, read_records, report
-from run import STAGES_FILE
+from run import STAGES_FILE, read_notes
 
 from spec2seq.errors import InputError
 from spec2seq.evaluation.benchmark.tables import table
 
 FOLDER = Path(__file__).parent
 PAGE, KEPT = FOLDER / "README.md", FOLDER / "results"
-BEGIN, END = "<!-- figures: write_readme.py -->", "<!-- end of figures -->"
 NOTHING = "Not measured yet."
 
 
@@ -31,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, metavar="DIR", help="what evaluate.py wrote")
     parser.add_argument("--stages", type=Path, metavar="FILE", help="what run.py noted")
+    parser.add_argument("--ablations", type=Path, metavar="DIR", help="what ablate.py wrote")
     return parser.parse_args()
 
 
@@ -42,16 +44,16 @@ def keep(files: dict[str, Path]) -> None:
     """
     for name, file in files.items():
         if not file.is_file():
-            raise InputError(f"{file}: there is no such file; run evaluate.py or run.py first")
+            raise InputError(f"{file}: there is no such file; run evaluate.py, run.py or ablate.py first")
         KEPT.mkdir(exist_ok=True)
         shutil.copyfile(file, KEPT / name)
 
 
 def figures_text(folder: Path) -> str:
-    """What stands between the marks."""
+    """What stands between the marks of the figures."""
     parts = []
     if (folder / FIGURES_FILE).exists():
-        parts.append(report(read_records(folder)))
+        parts.append(report(read_records(folder / FIGURES_FILE)))
     if (folder / PLOT_FILE).exists():
         parts.append(f"![Tokens per round by the number of slots]({KEPT.name}/{PLOT_FILE})")
     if (folder / STAGES_FILE).exists():
@@ -59,22 +61,26 @@ def figures_text(folder: Path) -> str:
     return "\n\n".join(parts) or NOTHING
 
 
+def ablations_text(folder: Path) -> str:
+    """What stands between the marks of the ablations."""
+    file = folder / ablation_figures.FIGURES_FILE
+    if not file.exists():
+        return NOTHING
+    picture = f"![How many rounds keep each drafted token]({KEPT.name}/{ablation_figures.PLOT_FILE})"
+    return f"{ablation_figures.report(read_records(file))}\n\n{picture}"
+
+
 def stage_table(file: Path) -> list[str]:
     """Minutes of every stage; those of interrupted runs add up."""
-    seconds: dict[str, float] = {}
-    processes: dict[str, int] = {}
-    for line in file.read_text(encoding="utf-8").splitlines():
-        note = json.loads(line)
-        seconds[note["stage"]] = seconds.get(note["stage"], 0.0) + note["seconds"]
-        processes[note["stage"]] = note["processes"]
-    rows = [[stage, str(processes[stage]), f"{total / 60:.1f}"] for stage, total in seconds.items()]
+    rows = [[stage, str(processes), f"{seconds / 60:.1f}"] for stage, (seconds, processes) in read_notes(file).items()]
     return table(["stage", "processes", "minutes"], rows)
 
 
-def fill(page: str, text: str) -> str:
-    """Put a text between the page's marks."""
-    before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}"
+def fill(page: str, section: str, text: str) -> str:
+    """Put a text between the page's marks of a section."""
+    begin, end = f"<!-- {section}: write_readme.py -->", f"<!-- end of {section} -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
 
 
 def main() -> None:
@@ -86,8 +92,12 @@ def main() -> None:
             files[PLOT_FILE] = arguments.results / PLOT_FILE
     if arguments.stages:
         files[STAGES_FILE] = arguments.stages
+    if arguments.ablations:
+        for name in (ablation_figures.FIGURES_FILE, ablation_figures.PLOT_FILE):
+            files[name] = arguments.ablations / name
     keep(files)
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), figures_text(KEPT)), encoding="utf-8")
+    page = fill(PAGE.read_text(encoding="utf-8"), "figures", figures_text(KEPT))
+    PAGE.write_text(fill(page, "ablations", ablations_text(KEPT)), encoding="utf-8")
 
 
 if __name__ == "__main__":

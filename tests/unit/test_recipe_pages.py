@@ -64,17 +64,17 @@ def test_stages_hand_over_what_the_next_ones_read(tmp_path: Path) -> None:
             assert any(path == folder or path.startswith(f"{folder}/") for folder in made[:-1]), (stage.name, part)
 
 
-def test_a_failed_stage_is_named_and_a_finished_one_is_noted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_stage_is_named_and_its_time_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import sys; sys.exit(int(sys.argv[1]))")
+    script.write_text("import sys, time; time.sleep(0.1); sys.exit(int(sys.argv[1]))")
     run.run_stage(run.Stage("good", [str(script), "0"]), tmp_path)
     with pytest.raises(Spec2SeqError, match="stage bad failed with exit code 3"):
         run.run_stage(run.Stage("bad", [str(script), "3"]), tmp_path)
     assert str(script) in capsys.readouterr().out
-    (note,) = (tmp_path / run.STAGES_FILE).read_text().splitlines()
-    assert (json.loads(note)["stage"], json.loads(note)["processes"]) == ("good", 1)
+    notes = run.read_notes(tmp_path / run.STAGES_FILE)
+    assert {name: processes for name, (_, processes) in notes.items()} == {"good": 1, "bad": 1}
+    run.run_stage(run.Stage("bad", [str(script), "0"]), tmp_path)  # goes on: both times count
+    assert run.read_notes(tmp_path / run.STAGES_FILE)["bad"][0] > notes["bad"][0] > 0
     assert run.Stage("many", ["x.py"], 3).line()[1:] == [
         *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "x.py")
     ]
@@ -172,7 +172,8 @@ def test_the_tables(tmp_path: Path) -> None:
 def test_the_page_is_filled_from_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work, kept, page = tmp_path / "work", tmp_path / "kept", tmp_path / "page.md"
     work.mkdir()
-    page.write_text(f"before\n{write_readme.BEGIN}\nold\n{write_readme.END}\nafter\n")
+    marks = [f"<!-- {part}: write_readme.py -->\nold\n<!-- end of {part} -->\n" for part in ("figures", "ablations")]
+    page.write_text("between\n".join(["before\n", *marks, "after\n"]))
     monkeypatch.setattr(write_readme, "KEPT", kept)
     monkeypatch.setattr(write_readme, "PAGE", page)
 
@@ -181,7 +182,7 @@ def test_the_page_is_filled_from_results(tmp_path: Path, monkeypatch: pytest.Mon
         write_readme.main()
         return page.read_text(encoding="utf-8")
 
-    assert write_readme.NOTHING in fill()
+    assert fill().count(write_readme.NOTHING) == 2
     with pytest.raises(InputError, match="there is no such file; run evaluate"):
         fill("--results", work)
     figures.write_records(work, RECORDS)
@@ -194,11 +195,17 @@ def test_the_page_is_filled_from_results(tmp_path: Path, monkeypatch: pytest.Mon
     assert "| greedy |  | 1.00 |" in text
     assert "| corpus | 2 | 0.5 |\n| verifier | 2 | 11.0 |" in text
     assert (kept / figures.PLOT_FILE).exists()
+    assert text.count(write_readme.NOTHING) == 1  # no ablations yet
     assert fill() == text
 
 
 def test_the_page_shows_the_results_that_are_kept() -> None:
-    assert write_readme.fill(PAGE, write_readme.figures_text(write_readme.KEPT)) == PAGE, "run write_readme.py"
+    kept = write_readme.KEPT
+    for section, text in (
+        ("figures", write_readme.figures_text(kept)),
+        ("ablations", write_readme.ablations_text(kept)),
+    ):
+        assert write_readme.fill(PAGE, section, text) == PAGE, "run write_readme.py"
 
 
 def test_the_page_names_every_file_and_no_other() -> None:
