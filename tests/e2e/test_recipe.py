@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.text_models import LINES, make_text_model
+
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "recipes" / "debian-en-it"
 SCRIPTS = sorted(path for path in RECIPE.glob("*.py") if path.read_text(encoding="utf-8").startswith("#!"))
@@ -100,3 +102,24 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     assert alone.returncode == 0
     other = load_file(tmp_path / "alone" / "model" / "model.safetensors")
     assert any(not torch.equal(whole[name], other[name]) for name in whole)
+
+
+@pytest.mark.slow
+def test_ablations_by_two_processes_each(tmp_path: Path) -> None:
+    make_text_model("marian", tmp_path / "model", generation={"max_length": 13})
+    (tmp_path / "lines.txt").write_text("".join(f"{one} {two}\n" for one in LINES for two in LINES), encoding="utf-8")
+    (tmp_path / "test.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES), encoding="utf-8")
+    source = ("--source", tmp_path / "lines.txt", "-o", tmp_path / "pairs")
+    verb = Path(sys.executable).with_name("spec2seq")
+    assert call(verb, "distill", tmp_path / "model", *source).returncode == 0
+    inputs = ("--model", tmp_path / "model", "--data", tmp_path / "pairs", "--test", tmp_path / "test.tsv")
+    command = (RECIPE / "ablate.py", *inputs, "--steps", 2, "-o", tmp_path / "ablations")
+    done = call(*command)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    records = [json.loads(line) for line in (tmp_path / "ablations" / "ablations.jsonl").read_text().splitlines()]
+    assert len(records) == 10
+    assert all(one["draft_cost"] > 0 and one["exact"]["tokens_per_round"] >= 1 for one in records[2:])
+    assert (tmp_path / "ablations" / "survival.png").read_bytes().startswith(b"\x89PNG")
+    again = call(*command)
+    assert again.returncode == 0
+    assert again.stdout.count("is complete") == 8
