@@ -197,7 +197,8 @@ def test_sources_that_were_encoded_elsewhere(
         return drafter_encodes(source)
 
     monkeypatch.setattr(bart.verifier, "encode", count)
-    results = run_encoded(bart, sources, states, **options)
+    # "auto" would start the drafter only once it pays
+    results = run_encoded(bart, sources, states, **{"num_draft_tokens": 3, **options})
     ids = [[hypothesis.token_ids for hypothesis in result.hypotheses] for result in results]
     assert ids == [[hypothesis.token_ids for hypothesis in result.hypotheses] for result in expected]
     # the drafter is a model of its own here and encodes every source; the verifier encodes none

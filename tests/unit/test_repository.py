@@ -47,11 +47,23 @@ def test_options_page_is_up_to_date() -> None:
     assert script.PAGE.read_text(encoding="utf-8") == script.render(), "run `make docs`"
 
 
+def is_there(page: Path, link: str) -> bool:
+    """Whether a page's relative link leads to a file, and to a heading of it where it names one."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    if not anchor:
+        return target.exists()
+    headings = (
+        re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE) if target.exists() else []
+    )
+    return anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
 def test_pages_refer_to_what_exists() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         text = page.read_text(encoding="utf-8")
         links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
-        assert [link for link in links if not (page.parent / link).exists()] == [], page.name
+        assert [link for link in links if not is_there(page, link)] == [], page.name
 
 
 def test_make_targets_that_pages_name_exist() -> None:

@@ -571,12 +571,13 @@ def test_unknown_routes_and_methods(client: InProcess) -> None:
 
 
 def test_figures(pipeline: Pipeline) -> None:
-    with running(pipeline) as client:
+    # with a fixed length of drafts the rounds do not depend on the clock
+    with running(pipeline, options=GenerationOptions(num_draft_tokens=4)) as client:
         client.post("/translate", json={"q": [LINES[0], f"{LINES[1]}\n{LINES[2]}", ""], **PAIR})
         client.post("/translate", json={"q": 1, **PAIR})
         client.send("BREW", "/some/path/of/a/user")
         response = client.get("/metrics")
-        results = pipeline.generate([LINES[0], f"{LINES[1]}\n{LINES[2]}"])
+        results = pipeline.generate([LINES[0], f"{LINES[1]}\n{LINES[2]}"], num_draft_tokens=4)
     assert response.headers["content-type"].startswith("text/plain")
     figures = dict(line.rsplit(" ", 1) for line in response.text.splitlines() if not line.startswith("#"))
     stats = [result.stats for result in results]
