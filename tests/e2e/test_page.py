@@ -182,7 +182,7 @@ def test_sliders_change_what_is_drafted_and_relaxed_output_is_compared(visit: Vi
     assert page.locator("#output .token.accepted").count() == 0
     assert page.locator("#exact").is_hidden()
 
-    page.get_by_role("button", name="Leave it to the drafter").click()
+    page.get_by_role("button", name="As many as pay").click()
     visit.set_slider("Tolerance", 5)
     visit.set_slider("Candidates", 10)
     with page.expect_request(lambda request: "tau" in (request.post_data or "")) as asked:
