@@ -721,7 +721,8 @@ def test_defaults_of_the_service_give_way_to_the_request(pipeline: Pipeline) -> 
     with running(pipeline, options=GenerationOptions(top_beta=3, tau=2.0)) as client:
         (_, relaxed), *_ = trace(client, text=LINES[0], tau=1.0)
         (_, exact), *_ = trace(client, text=LINES[0], top_beta=1)
-    assert (relaxed["is_exact"], exact["is_exact"]) == (False, True)
+        (_, plain), *_ = trace(client, text=LINES[0], drafter=False)
+    assert (relaxed["is_exact"], exact["is_exact"], plain["is_exact"]) == (False, True, True)
     with running(pipeline, options=GenerationOptions(max_new_tokens=5, num_beams=3)) as client:
         plain = client.post("/translate", json={"q": LINES[0], **PAIR}).json()["translatedText"]
         said = client.post("/v1/completions", json={"prompt": LINES[0], "num_beams": 1}).json()["choices"][0]["text"]

@@ -116,7 +116,7 @@ class TraceStart(BaseModel):
     separators: list[str] = Field(description="What stands before, between and after them; one more than pieces.")
     drafter: str | None = Field(description="Name of the drafter in use; null for plain search.")
     num_draft_tokens: int | Literal["auto"]
-    is_exact: bool = Field(description="false where top_beta relaxes the acceptance.")
+    is_exact: bool = Field(description="false where drafts are accepted by top_beta above 1.")
 
 
 class TraceToken(BaseModel):

@@ -94,7 +94,7 @@ def _start(accepted: Accepted, drafter_name: str | None) -> TraceStart:
         separators=plan.split.separators,
         drafter=drafter_name if accepted.is_drafting else None,
         num_draft_tokens=accepted.options.num_draft_tokens if accepted.is_drafting else 0,
-        is_exact=accepted.options.top_beta == 1,
+        is_exact=not accepted.is_drafting or accepted.options.top_beta == 1,
     )
 
 
