@@ -239,7 +239,7 @@ def test_errors_come_in_plain_words(visit: Visit) -> None:
 
 def test_cancelling_stops_the_server_too(visit: Visit, server: ServerProcess) -> None:
     page, before = visit.page, jobs_cancelled(server)
-    page.fill("#source", "\n".join([EXAMPLE] * 25))
+    page.fill("#source", "\n".join(["and the files of it"] * 100))  # many batches one after the other
     page.click("#translate")
     expect(page.locator("#output .token").first).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Cancel").click()
