@@ -50,9 +50,11 @@ def test_a_thousand_mixed_requests_from_32_clients(server: ServerProcess, load: 
 
 @needs_model
 def test_memory_stays_on_a_plateau(server: ServerProcess, load: Any, texts: Any) -> None:
-    """Of 5000 short requests the last 2500 add less than 2 % to what the process holds."""
+    """Of 5000 short requests the last 2000 add less than 1 % to what the process holds, all of them less than 10 %: the
+    engine may make itself a program for a size that has become frequent."""
     found = load.measure_memory(server.url, server.process.pid, texts.short, 5000)
-    assert found[-1] < 1.02 * found[4], found
+    assert found[-1] < 1.01 * found[5], found
+    assert found[-1] < 1.1 * found[0], found
 
 
 def test_requests_made_from_the_document(tmp_path: Path) -> None:
