@@ -18,7 +18,7 @@ from tests.families import TARGET_LANGUAGE_ID, tiny_hf_model
 from tests.openvino_families import marked_families
 from tests.tiny_drafters import tiny_drafter, tiny_feature_drafter
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.loading import Loader
@@ -134,7 +134,7 @@ def test_the_feature_drafter_on_the_same_engine_changes_nothing(
     family: str, dtype: str, load: Callable[..., Pipeline], tmp_path: Path
 ) -> None:
     if dtype == "int8":
-        pytest.importorskip("nncf")
+        pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
     plain = load(family, dtype=dtype)
     model = plain.model
     network = tiny_feature_drafter(model.network, num_layers=1)
@@ -156,7 +156,7 @@ def test_the_feature_drafter_on_the_same_engine_changes_nothing(
 @pytest.mark.parametrize("family", ["marian", pytest.param("bart", marks=pytest.mark.exhaustive), "t5_v1_1"])
 def test_lower_precisions_equal_their_own_greedy_search(family: str, dtype: str, load: Callable[..., Pipeline]) -> None:
     if dtype == "int8":
-        pytest.importorskip("nncf")
+        pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
     pipeline = load(family, dtype=dtype)
     expected = generate(pipeline)
     assert len({tuple(ids) for ids in expected}) > 1

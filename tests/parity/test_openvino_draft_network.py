@@ -11,7 +11,7 @@ from spec2seq.types import Prefix, SourceBatch, Wanted, pad_rows
 from tests.tiny_drafters import tiny_drafter
 from tests.unit.test_nn_spec_drafter import ENCODERS, PREFIXES, SOURCES
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 from spec2seq.backends.openvino.loading import Loader
 
@@ -64,7 +64,7 @@ def test_long_sources_are_cut_and_blocks_beyond_the_positions_hurt_nobody() -> N
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_lower_precisions_draft_alike(precision: Any) -> None:
     if precision == "int8":
-        pytest.importorskip("nncf")
+        pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
     network = tiny_drafter()
     prefix = Prefix(*pad_rows(PREFIXES, 17))
     ours, theirs = (

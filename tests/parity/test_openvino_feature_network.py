@@ -11,7 +11,7 @@ from spec2seq.types import Wanted
 from tests.tiny_drafters import tiny_feature_drafter
 from tests.unit.test_nn_feature_drafter import SHAPES, random_verifier
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.loading import Loader
@@ -52,10 +52,10 @@ class Rounds:
         self.last = states[torch.arange(len(kept)), torch.tensor(kept) - 1]
         self.known = self.known + torch.tensor(kept)
 
-    def draft(self, k: int, skipped: int = 0) -> Block:
-        """All scores, and the tokens of a call that asks for them alone."""
+    def draft(self, k: int, gap: int = 0) -> Block:
+        """All scores, and the tokens of a call that asks for them alone. `gap` tokens before the anchor are unknown."""
         anchors = torch.randint(3, 50, (len(self.known),), generator=self.generator)
-        places = self.known + skipped, self.known, k, self.cache, self.source
+        places = self.known + gap, self.known, k, self.cache, self.source
         best = self.network.draft(anchors, self.last, *places, Wanted()).tokens().clone()
         answer: Any = self.network.draft(anchors, self.last, *places, Wanted(logits=True))
         assert torch.equal(answer.tokens(), best)
@@ -93,13 +93,13 @@ def ragged(network: FeatureNetwork) -> list[Block]:
     rounds.remember(8, [1, 8, 3])
     rounds.select([0])
     rounds.append([4, 9])
-    return [*blocks, rounds.draft(5), rounds.draft(4, skipped=2)]
+    return [*blocks, rounds.draft(5), rounds.draft(4, gap=2)]
 
 
 def single(network: FeatureNetwork) -> list[Block]:
     """One row, far enough for programs of its own sizes and for more cached slots."""
     rounds = Rounds(network, [9])
-    blocks = [rounds.draft(4, skipped=3)]
+    blocks = [rounds.draft(4, gap=3)]
     for kept in [1, 5, 2, 4, 1, 1, 3, 5, 5, 2, 1, 4]:
         rounds.remember(5, [kept])
         blocks.append(rounds.draft(4))
@@ -157,7 +157,7 @@ def test_a_round_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_lower_precisions_draft_alike(precision: Any) -> None:
     if precision == "int8":
-        pytest.importorskip("nncf")
+        pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
     network = tiny_feature_drafter(random_verifier(torch.float32), num_layers=1)
     ours, theirs = many(Loader(precision, 1).feature_network(network))[0], many(network)[0]
     num_scores = 11 * 5 * 50  # laws follow them, behind tokens that may differ

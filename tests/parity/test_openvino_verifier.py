@@ -15,7 +15,7 @@ import torch
 from spec2seq.types import SourceBatch, Wanted
 from tests.parity.conftest import SOURCE_LENGTHS, in_order, random_ids
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 from spec2seq.backends.openvino.loading import Loader
 from tests.openvino_families import marked_families

@@ -207,7 +207,7 @@ def test_batches_and_all_engines(folder: Path, tmp_path: Path) -> None:
 
 
 def test_our_engine_on_openvino(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
     changes: dict[str, Any] = {"contests": ("spec2seq-greedy", "spec2seq-exact"), "engines": ("openvino-float32",)}
     records = bench(folder, tmp_path / "out", num_rounds=1, block_sizes=(2,), **changes)
     (outcome,) = of_kind(records, "agreement")

@@ -101,6 +101,23 @@ def test_what_cannot_be_converted(tmp_path: Path) -> None:
         convert(tmp_path / "bare", tmp_path / "out")
 
 
+def test_our_own_mistakes_are_not_called_the_peers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise TypeError("a mistake in what is added to the conversion")
+
+    monkeypatch.setattr(torch, "as_tensor", fail)
+    with pytest.raises(TypeError, match="a mistake in what is added"):
+        convert(folder, tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_told_as_that(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        convert(folder, tmp_path / "file" / "out")
+
+
 def test_without_the_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

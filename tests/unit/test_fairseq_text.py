@@ -71,7 +71,7 @@ def codes(tmp_path: Path) -> Path:
 
 
 def test_plain_text_goes_through_moses_and_subwords(codes: Path) -> None:
-    pytest.importorskip("subword_nmt")
+    pytest.importorskip("subword_nmt", reason="needs pip install 'spec2seq[fairseq]'")
     plain = MosesSubwords(codes, ("en", "de"), dictionary(["well"]))
     assert plain.split("well, known bell.") == ["well", ",", "known", "b@@", "e@@", "ll", "."]
     assert plain.join(["Hallo", ",", "W@@", "elt", "!", "</s>"]) == "Hallo, Welt!"
@@ -79,7 +79,7 @@ def test_plain_text_goes_through_moses_and_subwords(codes: Path) -> None:
 
 
 def test_the_dictionary_tells_how_moses_was_called(codes: Path) -> None:
-    pytest.importorskip("subword_nmt")
+    pytest.importorskip("subword_nmt", reason="needs pip install 'spec2seq[fairseq]'")
     text = 'a well-known "x" & y'
     plain = MosesSubwords(codes, ("en", "de"), dictionary([]))
     assert "&amp;" not in plain.split(text)
@@ -97,7 +97,7 @@ def test_without_subword_nmt_the_error_says_what_to_install(codes: Path, monkeyp
 
 
 def test_a_file_without_codes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("subword_nmt")
+    pytest.importorskip("subword_nmt", reason="needs pip install 'spec2seq[fairseq]'")
     path = tmp_path / "codes"
     path.write_text("#version: 0.2\none two three\n")
     with pytest.raises(CheckpointError, match="holds no codes of subword-nmt"):
@@ -148,7 +148,7 @@ def test_a_tokenizer_adds_the_symbols_at_the_ends_and_cuts() -> None:
 
 
 def test_a_folder_converted_with_codes_takes_plain_text(tmp_path: Path, codes: Path) -> None:
-    pytest.importorskip("subword_nmt")
+    pytest.importorskip("subword_nmt", reason="needs pip install 'spec2seq[fairseq]'")
     sources = FairseqSources(PAIR / "verifier.pt", None, PAIR, codes)
     convert_fairseq(sources, tmp_path / "plain", is_tokenised=False)
     convert_fairseq(sources, tmp_path / "tokenised", is_tokenised=True)

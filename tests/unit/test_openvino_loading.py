@@ -171,7 +171,7 @@ def test_what_the_drafter_reads_is_compiled_ahead(tmp_path: Path) -> None:
 
 @needs_openvino
 def test_nncf_is_loaded_without_its_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    nncf, seen = pytest.importorskip("nncf"), []
+    nncf, seen = pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'"), []
 
     def import_module(name: str) -> Any:
         seen.append(os.environ.get("NNCF_CI"))

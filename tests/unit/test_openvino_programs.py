@@ -13,7 +13,7 @@ from spec2seq.nn.seq2seq import Seq2Seq
 from spec2seq.testing import tiny_config
 from spec2seq.types import SourceBatch, Wanted
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 from spec2seq.backends.openvino import engine as engines
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan

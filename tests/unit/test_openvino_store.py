@@ -15,7 +15,7 @@ import torch
 from spec2seq.nn.seq2seq import Seq2Seq
 from spec2seq.testing import tiny_config
 
-pytest.importorskip("openvino")
+pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
 import openvino
 

@@ -115,8 +115,9 @@ class Decoder:
             self._make_request(source_ids[i, : lengths[i]], options, list(prompts[i]), forced[i], budgets[i])
             for i in range(num_rows)
         ]
-        for request, states in zip(requests, encoder_states or (), strict=False):
-            request.encoder_states = states
+        if encoder_states is not None:
+            for request, states in zip(requests, encoder_states, strict=True):
+                request.encoder_states = states
         if options.output_logits and any(request.num_forced for request in requests):
             record_start_logits(self.verifier, requests)
         for i, request in enumerate(requests):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ class Survival:
 
 def _steps(chances: Sequence[float]) -> list[float]:
     """The chance of each token given that the one before was accepted."""
-    return [
-        min(1.0, after / before) if before > 0 else 0.0 for before, after in zip((1.0, *chances), chances, strict=False)
-    ]
+    return [min(1.0, after / before) if before > 0 else 0.0 for before, after in pairwise((1.0, *chances))]
 
 
 def _count(counts: list[float], num_leading: int) -> None:

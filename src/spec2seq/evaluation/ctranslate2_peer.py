@@ -25,11 +25,9 @@ def convert(model: Path, output: Path) -> None:
     Raises:
         MissingExtraError: ctranslate2 is not installed.
         UnsupportedModelError: it cannot convert this model.
+        OSError: the folder cannot be written.
     """
-    try:
-        _converter(model).convert(str(output))
-    except (ValueError, KeyError, AttributeError, TypeError, RuntimeError, NotImplementedError, OSError) as error:
-        raise UnsupportedModelError(f"CTranslate2 cannot convert {model}: {type(error).__name__}: {error}") from error
+    _converter(model).convert(str(output))
 
 
 def _converter(model: Path) -> Any:
@@ -52,7 +50,13 @@ def _converter(model: Path) -> Any:
             return self._network
 
         def _load(self) -> Any:
-            spec = super()._load()
+            try:
+                spec = super()._load()
+            # Whatever it trips over in a model or in a version of transformers that it does not know. What is done
+            # below is ours, and fails as such: a peer must not drop out of a comparison by our fault.
+            except (ValueError, LookupError, AttributeError, TypeError, RuntimeError, OSError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise UnsupportedModelError(f"CTranslate2 cannot convert {model}: {reason}") from error
             if getattr(spec.decoder, "start_from_zero_embedding", False):
                 config, embedding = self._network.config, self._network.get_decoder().embed_tokens
                 scale = config.d_model**0.5 if config.scale_embedding else 1.0

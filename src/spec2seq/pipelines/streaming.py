@@ -143,6 +143,7 @@ class TokenTexts(_ToldText):
 
 
 def _common_start(one: str, other: str) -> str:
+    # up to the end of the shorter one
     differing = (i for i, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its)
     return one[: next(differing, min(len(one), len(other)))]
 

@@ -42,7 +42,9 @@ class Access:
 
         try:
             await self._app(scope, receive, watched_send)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is not for the client
+        # The last one to catch anything: it is logged, and the client gets a 500 without its text. Where the answer had
+        # begun nothing can be added to it; the server then sees it incomplete and closes the connection.
+        except Exception as error:  # noqa: BLE001
             _log_error(error)
             if not status:
                 await internal_error(scope["path"])(scope, receive, watched_send)

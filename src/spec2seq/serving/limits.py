@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spec2seq.errors import OptionError
 from spec2seq.pipelines.arguments import DEFAULT_BATCH_TOKENS
 
-# A JSON string may take twelve bytes for one character (two \uXXXX); the rest is for the other fields.
+# A JSON string may take twelve bytes for one character (two escapes of six); the rest is for the other fields.
 BYTES_PER_CHARACTER, BYTES_BESIDES = 12, 65_536
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from spec2seq.types import Acceptance, DecoderOutput, Prefix, SourceBatch
 
 
-class _RowDrafter:
+class _RowDrafter(ABC):
     """What all stand-ins for drafters share: they know the source of each row and check that the loop keeps step."""
 
     hidden_layers: tuple[int, ...] = ()
@@ -50,9 +51,9 @@ class _RowDrafter:
     def select_rows(self, rows: Tensor) -> None:
         self.sources = [self.sources[row] for row in rows.tolist()]
 
+    @abstractmethod
     def _continue(self, row: int, length: int, count: int) -> list[int]:
         """Up to `count` tokens to follow a prefix of `length` tokens, decoder start included."""
-        raise NotImplementedError
 
     def _check_rows(self, prefix: Prefix) -> None:
         if len(prefix.lengths) != len(self.sources):

@@ -153,7 +153,7 @@ class _DictionaryPair:
         source, target = Dictionary.read(self.source), Dictionary.read(self.target)
         are_same = source.symbols == target.symbols
         if checkpoint.settings.get("share_all_embeddings") and not are_same:
-            pairs = zip(source.symbols, target.symbols, strict=False)
+            pairs = zip(source.symbols, target.symbols, strict=False)  # up to the end of the shorter one
             place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(source), len(target)))
             raise CheckpointError(
                 f"{checkpoint.path} has one embedding for both languages, but {self.source.name} and "

@@ -82,8 +82,9 @@ class _Measurement:
             timed = timed_pass(runner, self._batches, self._setup.clock)
         except (RuntimeError, ValueError, NotImplementedError) as error:
             if system.engine.maker == "spec2seq":
-                raise
-            self._setup.skip(system, f"{type(error).__name__}: {error}")
+                raise  # our own failures are told as what they are
+            reason = f"{system.engine.name} at batch size {self._batch_size}: {type(error).__name__}: {error}"
+            self._setup.skip(system, reason)  # the report lists it
             return None
         self._expected[system] = timed.seconds
         self._note(system, WARM_UP, timed)
