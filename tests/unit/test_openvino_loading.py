@@ -148,6 +148,34 @@ def test_an_engine_of_another_network_is_noticed() -> None:
 
 
 @needs_openvino
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_drafter_is_rounded_to_int8_where_that_can_be(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
+    from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
+
+    def precision() -> str:
+        network = EngineChoice.of("openvino", None, dtype, 1).draft_network(tiny_drafter())
+        assert isinstance(network, OpenVinoDraftNetwork)
+        return network.engine.precision
+
+    assert precision() == "int8"
+    monkeypatch.setattr(engines, "has_nncf", lambda: False)
+    assert precision() == dtype
+
+
+@needs_openvino
+def test_a_drafter_that_rounding_destroys_is_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nncf", reason="needs pip install 'spec2seq[openvino]'")
+    from spec2seq.backends.openvino import sanity
+    from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
+
+    monkeypatch.setitem(sanity._LIMITS, "int8", 0.0)
+    network = EngineChoice.of("openvino", None, "float32", 1).draft_network(tiny_drafter(max_positions=41))
+    assert isinstance(network, OpenVinoDraftNetwork)
+    assert network.engine.precision == "float32"
+
+
+@needs_openvino
 def test_a_process_may_end_before_all_is_compiled(tmp_path: Path) -> None:
     make_text_model("marian", tmp_path / "model")
     program = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from spec2seq.backends.openvino.library import is_installed, load_openvino
-from spec2seq.errors import OptionError
+from spec2seq.backends.openvino.library import has_nncf, is_installed, load_openvino
+from spec2seq.errors import OptionError, UnsupportedModelError
 from spec2seq.pipelines.devices import find_device
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     Backend = Literal["torch", "openvino"]
     OnNotice = Callable[[str], None]
+
+T = TypeVar("T")
 
 BACKENDS: tuple[Backend, ...] = ("torch", "openvino")
 BACKEND_VARIABLE = "SPEC2SEQ_BACKEND"
@@ -96,23 +100,37 @@ class EngineChoice:
 
     def draft_network(self, network: SpecDrafterNetwork) -> DraftNetwork:
         """The engine of a Spec-Drafter that was loaded in `weights_dtype`."""
-        return network.to(self.device) if self.backend == "torch" else self._openvino.draft_network(network)
+        if self.backend == "torch":
+            return network.to(self.device)
+        return self._drafting(lambda loader: loader.draft_network(network))
 
     def feature_network(self, network: FeatureDrafterNetwork) -> FeatureNetwork:
         """The engine of a drafter on states that was loaded in `weights_dtype` and attached to its verifier."""
-        return network if self.backend == "torch" else self._openvino.feature_network(network)
+        if self.backend == "torch":
+            return network
+        return self._drafting(lambda loader: loader.feature_network(network))
 
     @property
     def _openvino(self) -> Loader:
+        return self._loader(self.dtype)
+
+    def _drafting(self, load: Callable[[Loader], T]) -> T:
+        """A drafter's engine, in int8 where that can be: it is fastest, and rounding costs acceptance but no output."""
+        if has_nncf():
+            with suppress(UnsupportedModelError):
+                return load(self._loader("int8"))
+        return load(self._openvino)
+
+    def _loader(self, dtype: str) -> Loader:
         from spec2seq.backends.openvino.loading import Loader
         from spec2seq.backends.openvino.precision import PRECISIONS
 
-        precision = next(known for known in PRECISIONS if known == self.dtype)
-        return Loader(precision, self.num_threads, on_convert=self._tell_conversion)
+        precision = next(known for known in PRECISIONS if known == dtype)
+        return Loader(precision, self.num_threads, on_convert=partial(self._tell_conversion, dtype))
 
-    def _tell_conversion(self) -> None:
+    def _tell_conversion(self, dtype: str) -> None:
         if self.on_notice:
-            self.on_notice(f"converting a model for OpenVINO ({self.dtype}); this is done once and takes a while")
+            self.on_notice(f"converting a model for OpenVINO ({dtype}); this is done once and takes a while")
 
 
 def _best(device: torch.device, dtype: str) -> Backend:

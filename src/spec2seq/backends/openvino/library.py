@@ -20,6 +20,11 @@ def is_installed() -> bool:
     return find_spec("openvino") is not None
 
 
+def has_nncf() -> bool:
+    """Whether NNCF, which rounds weights to int8, is there, without loading it."""
+    return find_spec("nncf") is not None
+
+
 def load_openvino() -> Any:
     """The module `openvino`. Raises MissingExtraError."""
     return _load("openvino", "backend='openvino' and dtype='int8' need OpenVINO, which is not installed")
