@@ -194,7 +194,7 @@ def test_what_the_drafter_reads_is_compiled_ahead(tmp_path: Path) -> None:
 
     engine = Loader("float32", 1, tmp_path).verifier(_network(), (0, 2)).engine
     assert engine._ahead["step"][0] == ("step", step_outputs((2, 0)), 1)
-    assert step_outputs((2, 0)) == ("logits", "new", "state0", "state2")
+    assert step_outputs((2, 0)) == ("logits", "new", "states")
 
 
 @needs_openvino

@@ -64,6 +64,7 @@ class Program:
         self.inputs = {port_name(port): InputType.of(port) for port in model.inputs}
         self._bound: dict[str, np.ndarray[Any, Any]] = {}
         self._groups: dict[str, Mapping[str, np.ndarray[Any, Any]]] = {}
+        self._results: tuple[np.ndarray[Any, Any], ...] = ()
 
     def bind(self, name: str, array: np.ndarray[Any, Any]) -> None:
         """Let the input `name` be read from `array`, which must be contiguous, from now on; no copy is made.
@@ -95,11 +96,11 @@ class Program:
 
     def run(self) -> None:
         """Compute the outputs from what the bound arrays hold now."""
-        self._request.infer(None, share_inputs=True, share_outputs=True)
+        self._results = tuple(self._request.infer(None, share_inputs=True, share_outputs=True).values())
 
     def output(self, name: str) -> np.ndarray[Any, Any]:
         """A view of an output, valid until the next run; the bits of bfloat16 as int16."""
-        array: np.ndarray[Any, Any] = self._request.get_output_tensor(self._outputs[name]).data
+        array = self._results[self._outputs[name]]
         return array.view(np.int16) if array.dtype == np.float16 else array
 
 

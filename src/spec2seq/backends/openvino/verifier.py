@@ -13,7 +13,7 @@ from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask, sou
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
 from spec2seq.backends.openvino.scores import read_scores
 from spec2seq.backends.openvino.sizes import padded_length
-from spec2seq.backends.openvino.verifier_graphs import state_names, step_outputs
+from spec2seq.backends.openvino.verifier_graphs import step_outputs
 from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
 
@@ -40,7 +40,6 @@ class OpenVinoVerifier:
         self.config, self.engine = config, engine
         self.device = torch.device("cpu")
         self._inputs: StepInputs | None = None
-        self._state_names = state_names(config)
         self._is_relative = config.positions == "relative"
 
     def encode(self, source: SourceBatch) -> VerifierSource:
@@ -134,5 +133,5 @@ class OpenVinoVerifier:
         if not wanted.hidden_layers:
             return None
         num_rows, num_queries = call.tokens.shape
-        states = [program.output(self._state_names[layer])[:num_rows, :num_queries] for layer in wanted.hidden_layers]
-        return torch.from_numpy(np.stack(states, axis=2))
+        states = program.output("states")[:num_rows, :num_queries]
+        return torch.from_numpy(states.take(wanted.hidden_layers, axis=2))
