@@ -175,15 +175,14 @@ class FeatureNetwork(Protocol):
     def new_cache(self, num_rows: int) -> Cache:
         """An empty cache of keys and values."""
 
-    def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
-        """Keep what is needed of the verifier's states [B, n, N, D] of the layers `config.hidden_layers` at positions
-        [B, n], consecutive in every row; what was there is overwritten. An engine may put the work off to the next
-        `draft`: the states must not change until then."""
+    def remember(self, states: Tensor, firsts: Tensor, cache: Cache) -> None:
+        """Keep what is needed of the verifier's states [B, n, N, D] of the layers `config.hidden_layers` at n positions
+        from `firsts` [B] on; what was there is overwritten. An engine may put the work off to the next `draft`: the
+        states must not change until then."""
 
     def draft(
         self,
         anchors: Tensor,
-        last_states: Tensor,
         positions: Tensor,
         num_known: Tensor,
         num_draft_tokens: int,
@@ -195,10 +194,10 @@ class FeatureNetwork(Protocol):
 
         Args:
             anchors: [B] last committed tokens, which the verifier has not seen yet.
-            last_states: [B, N, D] of the verifier at the position before; zeros where there is none that is known.
             positions: [B] theirs. Those of the block may be overwritten in the cache.
             num_known: [B] how many positions from 0 on are read from the cache; all before the anchor but in a first
-                round with more than one token to start from.
+                round with more than one token to start from. The last of them, whose states the block starts from, is
+                one of those that came last.
             num_draft_tokens: k. Rows whose block would run past `config.max_positions` get scores that mean nothing.
             cache, source: of the same rows.
             wanted: `logits` where laws will be asked for.

@@ -33,11 +33,10 @@ class Rounds:
     """Calls of a network with the same random numbers, whichever it is."""
 
     def __init__(self, network: FeatureNetwork, lengths: list[int]) -> None:
-        self.network, self.generator = network, torch.Generator().manual_seed(3)
+        self.network, self.generator = network, torch.Generator().manual_seed(4)
         self.source: DraftSource = self.encode(lengths)
         self.cache: Cache = network.new_cache(len(lengths))
         self.known = torch.zeros(len(lengths), dtype=torch.long)
-        self.last = self.random(len(lengths), len(network.config.hidden_layers), 16) * 0.0
 
     def random(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator)
@@ -48,16 +47,15 @@ class Rounds:
     def remember(self, width: int, kept: list[int]) -> None:
         """States of `width` positions, of which each row keeps a few."""
         states = self.random(len(kept), width, len(self.network.config.hidden_layers), 16)
-        self.network.remember(states, self.known[:, None] + torch.arange(width), self.cache)
-        self.last = states[torch.arange(len(kept)), torch.tensor(kept) - 1]
+        self.network.remember(states, self.known, self.cache)
         self.known = self.known + torch.tensor(kept)
 
     def draft(self, k: int, gap: int = 0) -> Block:
         """All scores, and the tokens of a call that asks for them alone. `gap` tokens before the anchor are unknown."""
         anchors = torch.randint(3, 50, (len(self.known),), generator=self.generator)
         places = self.known + gap, self.known, k, self.cache, self.source
-        best = self.network.draft(anchors, self.last, *places, Wanted()).tokens().clone()
-        answer: Any = self.network.draft(anchors, self.last, *places, Wanted(logits=True))
+        best = self.network.draft(anchors, *places, Wanted()).tokens().clone()
+        answer: Any = self.network.draft(anchors, *places, Wanted(logits=True))
         assert torch.equal(answer.tokens(), best)
         laws = torch.stack([answer.log_probs(slot, best[:, slot]).exp() for slot in range(k)])
         return Block(torch.cat([answer.scores.flatten(), laws.flatten()]), best)
@@ -66,12 +64,11 @@ class Rounds:
         self.source = self.source.concat(self.encode(lengths))
         self.cache = self.cache.append_rows(len(lengths))
         self.known = torch.cat([self.known, torch.zeros(len(lengths), dtype=torch.long)])
-        self.last = torch.cat([self.last, torch.zeros(len(lengths), *self.last.shape[1:])])
 
     def select(self, rows: list[int]) -> None:
         chosen = torch.tensor(rows)
         self.source, self.cache = self.source.select_rows(chosen), self.cache.select_rows(chosen)
-        self.known, self.last = self.known[chosen], self.last[chosen]
+        self.known = self.known[chosen]
 
 
 def ragged(network: FeatureNetwork) -> list[Block]:
@@ -147,7 +144,7 @@ def test_a_round_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network.engine, "program", noted)
     rounds.remember(5, [3])
     anchors = torch.tensor([4])
-    network.draft(anchors, rounds.last, rounds.known, rounds.known, 4, rounds.cache, rounds.source, Wanted())
+    network.draft(anchors, rounds.known, rounds.known, 4, rounds.cache, rounds.source, Wanted())
     assert asked == ["draft"]
     rounds.remember(5, [3])
     rounds.remember(5, [3])

@@ -318,7 +318,6 @@ def test_laws_are_wanted_or_not() -> None:
     rounds = Rounds({}, [[2]])
     answer = rounds.network.draft(
         torch.tensor([2]),
-        torch.zeros(1, 3, 16, dtype=torch.float64),
         torch.tensor([0]),
         torch.tensor([0]),
         3,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from spec2seq.arrays import as_tensor, numbers, picked
 from spec2seq.drafters.block_length import BlockLength
 from spec2seq.types import DraftBlock, Wanted
 
@@ -37,12 +37,11 @@ class FeatureDrafter:
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
         """As `Drafter.start`. The verifier's encoder is the only one."""
-        num_rows, width = len(encoded.lengths), encoded.hidden.shape[2]
+        num_rows = len(encoded.lengths)
         rows = _Rows(
             self.network.encode(encoded.hidden, encoded.lengths),
             self.network.new_cache(num_rows) if self._rows is None else self._rows.cache.append_rows(num_rows),
             torch.zeros_like(encoded.lengths),
-            encoded.hidden.new_zeros(num_rows, len(self.hidden_layers), width),
         )
         self._rows = rows if self._rows is None else self._rows.concat(rows)
 
@@ -54,15 +53,14 @@ class FeatureDrafter:
         """
         rows = self._known_rows()
         self._block.warn_beyond(num_draft_tokens)
-        positions = prefix.lengths - 1
-        is_possible = positions + num_draft_tokens <= self.network.config.max_positions
-        if not bool(is_possible.any()):
-            return DraftBlock.empty(len(is_possible), is_possible.device)
-        anchors = prefix.ids.gather(1, positions[:, None])[:, 0]
+        lengths = numbers(prefix.lengths)
+        is_possible = lengths + num_draft_tokens <= self.network.config.max_positions + 1
+        if not is_possible.any():
+            return DraftBlock.empty(len(lengths), prefix.lengths.device)
+        anchors = as_tensor(picked(numbers(prefix.ids), lengths - 1))
         scores = self.network.draft(
             anchors,
-            rows.last_states,
-            positions,
+            as_tensor(lengths - 1),
             rows.num_known,
             num_draft_tokens,
             rows.cache,
@@ -70,20 +68,16 @@ class FeatureDrafter:
             Wanted(logits=choose is not None),
         )
         tokens = scores.tokens() if choose is None else _chosen(scores, anchors, num_draft_tokens, choose)
-        return DraftBlock(tokens, is_possible * num_draft_tokens)
+        return DraftBlock(tokens, as_tensor(is_possible * num_draft_tokens))
 
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
         """As `Drafter.commit`: keeps what the verifier made of the tokens that stay, and may keep what it made of the
         others, which the next block overwrites or does not look at."""
         rows, states = self._known_rows(), output.hidden
         assert states is not None  # they are what `hidden_layers` asks for
-        num_rows, width, *sizes = states.shape
-        fed = torch.arange(width, device=states.device)
-        self.network.remember(states, rows.num_known[:, None] + fed, rows.cache)
-        num_known = prefix.lengths + acceptance.num_accepted
-        kept = (num_known - rows.num_known - 1)[:, None, None, None].expand(num_rows, 1, *sizes)
-        last = states.gather(1, kept)[:, 0]
-        self._rows = replace(rows, num_known=num_known, last_states=last)
+        self.network.remember(states, rows.num_known, rows.cache)
+        num_known = numbers(prefix.lengths) + numbers(acceptance.num_accepted)
+        self._rows = rows._replace(num_known=as_tensor(num_known))
 
     def select_rows(self, rows: Tensor) -> None:
         """As `Drafter.select_rows`."""
@@ -95,8 +89,7 @@ class FeatureDrafter:
         return self._rows
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(NamedTuple):
     """What is known of the rows.
 
     Attributes:
@@ -104,27 +97,18 @@ class _Rows:
         cache: keys and values of the positions that the verifier was fed, stale ones behind them.
         num_known: [B] how many positions those are: all of the prefix but its last token. Forgetting what a round
             rejected is not counting it.
-        last_states: [B, N, D] of the verifier at the last of them, zeros where there is none.
     """
 
     source: DraftSource
     cache: Cache
     num_known: Tensor
-    last_states: Tensor
 
     def concat(self, other: _Rows) -> _Rows:
         """Both, self first; the cache is common already."""
-        return _Rows(
-            self.source.concat(other.source),
-            other.cache,
-            torch.cat([self.num_known, other.num_known]),
-            torch.cat([self.last_states, other.last_states]),
-        )
+        return _Rows(self.source.concat(other.source), other.cache, torch.cat([self.num_known, other.num_known]))
 
     def select(self, rows: Tensor) -> _Rows:
-        return _Rows(
-            self.source.select_rows(rows), self.cache.select_rows(rows), self.num_known[rows], self.last_states[rows]
-        )
+        return _Rows(self.source.select_rows(rows), self.cache.select_rows(rows), self.num_known[rows])
 
 
 def _chosen(scores: BlockScores, anchors: Tensor, num_draft_tokens: int, choose: Choose) -> Tensor:

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from spec2seq.nn.bigrams import BigramTable, follow
 from spec2seq.nn.draft_source import CrossSource
-from spec2seq.nn.kv_cache import KeyValueCache
 from spec2seq.nn.layers import DecoderLayer
 from spec2seq.nn.masks import Placement, block_mask
 from spec2seq.nn.positions import sinusoidal_table
+from spec2seq.nn.state_cache import StateCache
 from spec2seq.nn.sublayer import Norm, nan_parameter, nan_projection
 from spec2seq.ranking import best_ids
 
@@ -215,14 +215,17 @@ class FeatureDrafterNetwork(nn.Module):
         places = torch.arange(hidden.shape[1], device=hidden.device).clamp(max=len(table) - 1)
         return CrossSource(lengths, self.source_reader.read(hidden.to(self.dtype), table[places]))
 
-    def new_cache(self, num_rows: int) -> KeyValueCache:
+    def new_cache(self, num_rows: int) -> StateCache:
         """See `interfaces.FeatureNetwork.new_cache`."""
-        return KeyValueCache(self.config.layers, num_rows, self.dtype, self.embedding.places.device)
+        width, device = self.config.verifier.d_model, self.embedding.places.device
+        return StateCache(self.config.layers, num_rows, width, self.dtype, device)
 
-    def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
+    def remember(self, states: Tensor, firsts: Tensor, cache: Cache) -> None:
         """See `interfaces.FeatureNetwork.remember`."""
-        assert isinstance(cache, KeyValueCache)  # a network is given what its own `new_cache` made
-        keys_values = self.prefix_reader(self.prefix_reader.mixed(states.to(self.dtype)))
+        assert isinstance(cache, StateCache)  # a network is given what its own `new_cache` made
+        cache.latest, cache.firsts = self.prefix_reader.mixed(states.to(self.dtype)), firsts
+        keys_values = self.prefix_reader(cache.latest)
+        positions = firsts[:, None] + torch.arange(states.shape[1], device=firsts.device)
         placement = Placement.read(positions, None, None)
         windows = cache.open(positions, placement.num_slots, placement.first, is_final=True)
         for window, layer in zip(windows, keys_values.unbind(2), strict=True):
@@ -231,7 +234,6 @@ class FeatureDrafterNetwork(nn.Module):
     def draft(
         self,
         anchors: Tensor,
-        last_states: Tensor,
         positions: Tensor,
         num_known: Tensor,
         num_draft_tokens: int,
@@ -240,14 +242,13 @@ class FeatureDrafterNetwork(nn.Module):
         wanted: Wanted,
     ) -> BlockAnswer:
         """See `interfaces.FeatureNetwork.draft`."""
-        assert isinstance(cache, KeyValueCache)
+        assert isinstance(cache, StateCache)
         assert isinstance(source, CrossSource)
         slots = positions[:, None] + torch.arange(num_draft_tokens, device=positions.device)
         placement = Placement.read(slots, None, None)
         windows = cache.open(slots, placement.num_slots, placement.first, is_final=True)
         mask = block_mask(placement, num_known, self.config.block_attention == "causal", self.dtype)
-        last = self.prefix_reader.mixed(last_states.to(self.dtype))
-        states = self.embedding(self.embed(anchors), last, slots)
+        states = self.embedding(self.embed(anchors), cache.last_known(num_known), slots)
         for layer, window, keys_values in zip(self.layers, windows, source.layers, strict=True):
             states = layer(states, mask, window, keys_values, source.mask)
         return self.answer(states, anchors)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-class Unread(NamedTuple):
-    """States that nothing was made of yet: [B, m, N, D], at positions from `firsts` [B] on, one after the other."""
+class Latest(NamedTuple):
+    """The states that came last: [B, m, N, D], at positions from `firsts` [B] on, one after the other."""
 
     states: Array
     firsts: Array
@@ -26,12 +26,17 @@ class FeatureCache(EngineCache):
     """Keys and values of the states that were read, and the latest states, which the next draft reads on the way.
 
     Attributes:
-        unread: those; None where all were read.
+        latest: those, zeros in rows that had none yet.
+        is_read: whether keys and values were made of them. Whoever makes them again makes the same.
     """
 
-    def __init__(self, num_layers: int, shape: tuple[int, int], dtype: torch.dtype, num_rows: int) -> None:
+    def __init__(
+        self, num_layers: int, shape: tuple[int, int], dtype: torch.dtype, num_rows: int, state_shape: tuple[int, int]
+    ) -> None:
+        """As for an `EngineCache`, and states of this shape (N, D)."""
         super().__init__(num_layers, shape, dtype, num_rows)
-        self.unread: Unread | None = None
+        self.latest = Latest(np.zeros((num_rows, 1, *state_shape), np.float32), np.zeros(num_rows, np.int64))
+        self.is_read = True
 
     def store(self, new: Array, firsts: Array) -> None:
         """Keep keys and values [B', m, L, 2, H, d] of positions from `firsts` [B] on; rows beyond B only pad."""
@@ -45,17 +50,15 @@ class FeatureCache(EngineCache):
 
     def select_rows(self, rows: Tensor) -> Self:
         """As `EngineCache.select_rows`."""
-        if self.unread is not None:
-            chosen = rows.numpy()
-            self.unread = Unread(self.unread.states[chosen], self.unread.firsts[chosen])
+        chosen = rows.numpy()
+        self.latest = Latest(self.latest.states[chosen], self.latest.firsts[chosen])
         return super().select_rows(rows)
 
     def append_rows(self, count: int) -> Self:
         """As `EngineCache.append_rows`."""
-        if self.unread is not None:  # what is made of zeros lies behind all that the new rows know
-            states, firsts = self.unread
-            zeros = np.zeros((count, *states.shape[1:]), dtype=states.dtype)
-            self.unread = Unread(
-                np.concatenate([states, zeros]), np.concatenate([firsts, np.zeros_like(firsts, shape=count)])
-            )
+        states, firsts = self.latest  # what is made of zeros lies behind all that the new rows know
+        zeros = np.zeros((count, *states.shape[1:]), dtype=states.dtype)
+        self.latest = Latest(
+            np.concatenate([states, zeros]), np.concatenate([firsts, np.zeros_like(firsts, shape=count)])
+        )
         return super().append_rows(count)

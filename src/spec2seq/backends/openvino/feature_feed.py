@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from spec2seq.backends.openvino.feature_cache import Unread
+    from spec2seq.backends.openvino.feature_cache import Latest
     from spec2seq.drafter_config import FeatureDrafterConfig
 
     Array = np.ndarray[Any, Any]
@@ -49,20 +49,20 @@ class BlockInputs:
             name: getattr(self, name) for name in ("states", "anchors", "is_anchor", "slots", "mask", "before")
         }
 
-    def fill_states(self, unread: Unread, last_states: Array, num_known: Array) -> None:
-        """Take in states, the last ones [B, N, D], and how many positions [B] are seen."""
-        num_rows = len(num_known)
-        self.states[:num_rows, :-1] = unread.states
-        self.states[:num_rows, -1] = last_states
+    def fill_states(self, latest: Latest, num_known: Array) -> None:
+        """Take in states, and how many positions [B] are seen."""
+        num_rows, (states, firsts) = len(num_known), latest
+        self.states[:num_rows, :-1] = states
         if num_rows == 1:  # plain numbers take a third of the time of arrays
-            first, known = int(unread.firsts[0]), int(num_known[0])
-            num_cached = min(first, known)
+            first, known = int(firsts[0]), int(num_known[0])
+            num_cached, num_new = min(first, known), max(0, known - first)
+            self.states[0, -1] = states[0, max(0, num_new - 1)]
             self._old[0, :, :num_cached], self._old[0, :, num_cached:] = 0.0, -np.inf
-            num_new = max(0, known - first)
             self._new[0, :, :num_new], self._new[0, :, num_new:] = 0.0, -np.inf
             return
-        is_old = self._columns < np.minimum(unread.firsts, num_known)[:, None]
-        is_new = unread.firsts[:, None] + self._states < num_known[:, None]
+        self.states[:num_rows, -1] = states[np.arange(num_rows), np.maximum(num_known - firsts - 1, 0)]
+        is_old = self._columns < np.minimum(firsts, num_known)[:, None]
+        is_new = firsts[:, None] + self._states < num_known[:, None]
         self._old[:num_rows] = np.where(is_old, np.float32(0.0), np.float32(-np.inf))[:, None]
         self._new[:num_rows] = np.where(is_new, np.float32(0.0), np.float32(-np.inf))[:, None]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from spec2seq.backends.openvino.encoded import EngineSource, source_sizes
-from spec2seq.backends.openvino.feature_cache import FeatureCache, Unread
+from spec2seq.backends.openvino.feature_cache import FeatureCache, Latest
 from spec2seq.backends.openvino.feature_feed import BlockInputs, BlockShape
 from spec2seq.backends.openvino.feature_graphs import LAW_OUTPUTS, WALK_OUTPUTS
 from spec2seq.backends.openvino.sizes import padded_length, padded_rows
@@ -75,19 +75,19 @@ class OpenVinoFeatureNetwork:
     def new_cache(self, num_rows: int) -> FeatureCache:
         """See `interfaces.FeatureNetwork.new_cache`."""
         config = self.config
-        return FeatureCache(config.num_layers, (config.num_heads, config.head_dim), self.engine.dtype, num_rows)
+        shape, state_shape = (config.num_heads, config.head_dim), (len(config.hidden_layers), config.verifier.d_model)
+        return FeatureCache(config.num_layers, shape, self.engine.dtype, num_rows, state_shape)
 
-    def remember(self, states: Tensor, positions: Tensor, cache: Cache) -> None:
+    def remember(self, states: Tensor, firsts: Tensor, cache: Cache) -> None:
         """See `interfaces.FeatureNetwork.remember`."""
         own_cache = cast("FeatureCache", cache)
-        if own_cache.unread is not None:
-            self._read(own_cache.unread, own_cache)
-        own_cache.unread = Unread(states.numpy(), positions[:, 0].numpy())
+        if not own_cache.is_read:
+            self._read(own_cache)
+        own_cache.latest, own_cache.is_read = Latest(states.numpy(), firsts.numpy()), False
 
     def draft(
         self,
         anchors: Tensor,
-        last_states: Tensor,
         positions: Tensor,
         num_known: Tensor,
         num_draft_tokens: int,
@@ -97,13 +97,12 @@ class OpenVinoFeatureNetwork:
     ) -> BlockScores:
         """See `interfaces.FeatureNetwork.draft`; `cache` and `source` must be this engine's own."""
         own_cache = cast("FeatureCache", cache)
-        known = num_known.numpy()
-        unread = own_cache.unread or Unread(last_states.numpy()[:, None][:, :0], known)
-        own_cache.unread = None
+        latest = own_cache.latest
+        own_cache.is_read = True
         # room for what is made of the last states too, which is hidden
-        own_cache.reserve(int(unread.firsts.max()) + unread.states.shape[1] + 1)
-        inputs = self._shaped_inputs(own_cache, unread, num_draft_tokens)
-        inputs.fill_states(unread, last_states.numpy(), known)
+        own_cache.reserve(int(latest.firsts.max()) + latest.states.shape[1] + 1)
+        inputs = self._shaped_inputs(own_cache, num_draft_tokens)
+        inputs.fill_states(latest, num_known.numpy())
         tokens = anchors.numpy()
         inputs.fill_block(self._tokens[tokens] * self._scale, positions.numpy())
         if self._before is not None:
@@ -114,21 +113,22 @@ class OpenVinoFeatureNetwork:
         program.bind_group("past", own_cache.views())
         program.bind_group("source", cast("EngineSource", source).views())
         program.run()
-        own_cache.store(program.output("new"), unread.firsts)
+        own_cache.store(program.output("new"), latest.firsts)
         return self._walked(program, len(anchors)) if is_walk else self._answer(program, anchors)
 
-    def _read(self, unread: Unread, cache: FeatureCache) -> None:
-        """Read states apart from a draft."""
-        num_rows, width = unread.states.shape[:2]
-        cache.reserve(int(unread.firsts.max()) + width)
+    def _read(self, cache: FeatureCache) -> None:
+        """Read the latest states apart from a draft."""
+        latest = cache.latest
+        num_rows, width = latest.states.shape[:2]
+        cache.reserve(int(latest.firsts.max()) + width)
         rows = padded_rows(num_rows)
-        states = np.zeros((rows, *unread.states.shape[1:]), dtype=np.float32)
-        states[:num_rows] = unread.states
+        states = np.zeros((rows, *latest.states.shape[1:]), dtype=np.float32)
+        states[:num_rows] = latest.states
         sizes = (("rows", 1), ("states", width)) if num_rows == 1 else None
-        cache.store(self.engine.run("read", {"states": states}, rows * width, sizes).output("new"), unread.firsts)
+        cache.store(self.engine.run("read", {"states": states}, rows * width, sizes).output("new"), latest.firsts)
 
-    def _shaped_inputs(self, cache: FeatureCache, unread: Unread, num_places: int) -> BlockInputs:
-        shape = BlockShape(cache.run_rows, num_places, unread.states.shape[1] + 1, cache.num_slots)
+    def _shaped_inputs(self, cache: FeatureCache, num_places: int) -> BlockInputs:
+        shape = BlockShape(cache.run_rows, num_places, cache.latest.states.shape[1] + 1, cache.num_slots)
         if self._inputs is None or self._inputs.shape != shape:
             self._inputs = BlockInputs(shape, self.config, self._table, self._network.embedding.places.numpy())
         return self._inputs
@@ -142,12 +142,12 @@ class OpenVinoFeatureNetwork:
 
     def _walked(self, program: Program, num_rows: int) -> WalkedBlock:
         """From slot to slot, always the best behind the last one."""
-        places, links = program.output("places").tolist(), program.output("links")
+        places, following = program.output("places").tolist(), program.output("links").argmax(axis=3).tolist()
         walked = []
         for row in range(num_rows):
             number, tokens = 0, []  # in the first slot all rows of links are the same
-            for candidates, best in zip(places[row], links[row], strict=True):
-                number = int(best[number].argmax())
+            for candidates, best in zip(places[row], following[row], strict=True):
+                number = best[number]
                 tokens.append(candidates[number])
             walked.append(tokens)
         found = np.array(walked)

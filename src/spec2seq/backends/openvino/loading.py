@@ -180,8 +180,8 @@ def _draft_on_states(network: OpenVinoFeatureNetwork, num_rows: int) -> None:
     states = torch.zeros(num_rows, known, len(config.hidden_layers), config.verifier.d_model)
     rows, cache = torch.zeros(num_rows, dtype=torch.long), network.new_cache(num_rows)
     source = network.encode(torch.zeros(num_rows, _QUERIES, config.verifier.d_model), rows + _QUERIES)
-    network.remember(states, torch.arange(known).repeat(num_rows, 1), cache)
-    network.draft(rows, states[:, -1], rows + known, rows + known, num_places, cache, source, Wanted())
+    network.remember(states, rows, cache)
+    network.draft(rows, rows + known, rows + known, num_places, cache, source, Wanted())
 
 
 def _source(num_rows: int, pad_token_id: int) -> SourceBatch:

@@ -119,11 +119,9 @@ def _block_scores(network: FeatureNetwork) -> Tensor:
     hidden = torch.randn(_ROWS, _LENGTH, config.verifier.d_model, generator=generator)
     rows, cache = torch.zeros(_ROWS, dtype=torch.long), network.new_cache(_ROWS)
     source = network.encode(hidden, rows + _LENGTH)
-    network.remember(states, torch.arange(known).repeat(_ROWS, 1), cache)
+    network.remember(states, rows, cache)
     anchors = _ids(config.verifier.target_vocab_size, 1, config.verifier, generator)[:, 0]
-    block = network.draft(
-        anchors, states[:, -1], rows + known, rows + known, config.block_size, cache, source, Wanted(logits=True)
-    )
+    block = network.draft(anchors, rows + known, rows + known, config.block_size, cache, source, Wanted(logits=True))
     assert isinstance(block, BlockAnswer)  # both engines have all scores then
     return block.scores
 
