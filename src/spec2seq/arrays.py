@@ -26,6 +26,12 @@ def as_tensor(result: Any) -> Tensor:
 
 
 def picked(values: Any, places: Any) -> Any:
-    """values[b, places[b]] of every row: `numbers` [B, T, ...] and [B] -> [B, ...]."""
-    rows = np.arange(len(places)) if isinstance(places, np.ndarray) else torch.arange(len(places), device=places.device)
-    return values[rows, places]
+    """values[b, places[b]] of every row: `numbers` [B, T] and [B] -> [B]."""
+    if isinstance(values, np.ndarray):
+        return values[np.arange(len(places)), places]
+    return values.gather(1, places[:, None])[:, 0]
+
+
+def joined(*parts: Any) -> Any:
+    """`numbers` [B, T] and [B, T'] side by side."""
+    return np.concatenate(parts, axis=1) if isinstance(parts[0], np.ndarray) else torch.cat(parts, dim=1)

@@ -5,7 +5,7 @@ import torch
 from spec2seq.decoding.state import DecodeState
 from spec2seq.types import Acceptance, DraftBlock
 
-NO_EOS = torch.tensor([], dtype=torch.long)
+NO_EOS: list[int] = []
 
 
 def steady_state() -> DecodeState:
@@ -68,7 +68,7 @@ def test_eos_at_every_place_of_a_block_cuts_there() -> None:
         tokens = [*block, 8]
         tokens[place] = 2
         state = DecodeState.start([[1]], [1], [20], "cpu")
-        after, commitment = state.commit(draft_of(tokens[:3]), accept([3], [tokens[3]]), torch.tensor([40, 2]))
+        after, commitment = state.commit(draft_of(tokens[:3]), accept([3], [tokens[3]]), [40, 2])
         assert commitment.num_tokens.tolist() == [place + 1]
         assert commitment.num_accepted.tolist() == [min(3, place + 1)]
         assert commitment.is_ended.tolist() == [True]
@@ -76,7 +76,7 @@ def test_eos_at_every_place_of_a_block_cuts_there() -> None:
 
 
 def test_an_eos_beyond_the_accepted_tokens_ends_nothing() -> None:
-    _, commitment = steady_state().commit(draft_of([5, 2], [2, 9]), accept([1, 0], [6, 7]), torch.tensor([2]))
+    _, commitment = steady_state().commit(draft_of([5, 2], [2, 9]), accept([1, 0], [6, 7]), [2])
     assert commitment.is_ended.tolist() == [False, False]
     assert commitment.num_tokens.tolist() == [2, 1]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from spec2seq.arrays import as_tensor, numbers, picked
 from spec2seq.errors import OptionError
 from spec2seq.types import Acceptance
 
@@ -40,12 +40,14 @@ class ExactMatch:
         Returns:
             num_accepted [B] in 0..lengths and next_tokens [B].
         """
-        best = scores.top(1)[1][..., 0] if noise is None else (scores.logits() + noise).max(dim=-1).indices
+        ids = scores.top(1)[1] if noise is None else (scores.logits() + noise).max(dim=-1, keepdim=True).indices
+        best = numbers(ids)[..., 0]
         if not draft.num_slots:
-            return Acceptance(draft.lengths, best[:, 0])
-        if best.is_cpu:
-            return _keep_leading_on_host(draft.tokens.numpy() == best.numpy()[:, :-1], best, draft.lengths)
-        return _keep_leading(draft.tokens == best[:, :-1], best, draft.lengths)
+            return Acceptance(draft.lengths, as_tensor(best[:, 0]))
+        passes = numbers(draft.tokens) == best[:, :-1]
+        if ids.is_cpu:
+            return _keep_leading_on_host(passes, best, draft.lengths)
+        return _keep_leading(passes, best, draft.lengths)
 
 
 @dataclass
@@ -119,8 +121,8 @@ def _keep_leading(passes: Tensor, best: Tensor, lengths: Tensor) -> Acceptance:
     return Acceptance(num_accepted, best.gather(1, num_accepted.unsqueeze(1)).squeeze(1))
 
 
-def _keep_leading_on_host(passes: NDArray[np.bool_], best: Tensor, lengths: Tensor) -> Acceptance:
+def _keep_leading_on_host(passes: NDArray[np.bool_], best: NDArray[np.int64], lengths: Tensor) -> Acceptance:
     """The same in NumPy, which needs half of torch's time: a fast model leaves little between two of its calls."""
-    num_accepted = np.minimum(np.logical_and.accumulate(passes, axis=1).sum(axis=1), lengths.numpy())
-    next_tokens = best.numpy()[np.arange(len(num_accepted)), num_accepted]
-    return Acceptance(torch.from_numpy(num_accepted), torch.from_numpy(next_tokens))
+    num_leading = np.add.reduce(np.logical_and.accumulate(passes, axis=1), axis=1)
+    num_accepted = np.minimum(num_leading, lengths.numpy())
+    return Acceptance(as_tensor(num_accepted), as_tensor(picked(best, num_accepted)))

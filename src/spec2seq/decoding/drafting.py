@@ -89,10 +89,10 @@ class Drafting:
         if count:
             accepted = commitment.num_accepted
             # behind an accepted end, and at the end of a budget, nothing more could have been kept
-            is_over = (accepted == commitment.num_tokens) | (state.lengths == state.max_lengths)
+            goes_on = (accepted < commitment.num_tokens) & (state.lengths < state.max_lengths)
             outcome = outcome._replace(
                 num_accepted=accepted.tolist(),
-                num_judged=np.where(is_over, accepted, np.minimum(accepted + 1, count)).tolist(),
+                num_judged=np.minimum(accepted + goes_on, count).tolist(),
                 num_drafts=int(np.count_nonzero(num_drafted)),
             )
         self.length.learn(outcome)

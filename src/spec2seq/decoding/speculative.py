@@ -79,7 +79,6 @@ class SpeculativeSearch(Search):
         self._needs_logits = rule.needs_logits or options.output_scores or options.output_logits or needs_processing
         is_recording = options.output_scores or options.output_logits or options.output_margin
         self._recorder = ScoreRecorder(options) if is_recording else None
-        self._host_eos = self._eos.cpu()
         self._empty_draft = DraftBlock.empty(0)
         self._wanted = Wanted(
             top=max(rule.num_top, 2) if options.output_margin else rule.num_top,
@@ -104,7 +103,7 @@ class SpeculativeSearch(Search):
         if self.drafting and prefix:
             self.drafting.drafter.commit(prefix, acceptance, output)
         outcome = _Outcome.read(proposed, draft, acceptance, best_scores)
-        self._state, commitment = self.state.commit(outcome.draft, outcome.acceptance, self._host_eos)
+        self._state, commitment = self.state.commit(outcome.draft, outcome.acceptance, self.options.eos_token_ids)
         emissions = self._book(outcome, commitment)
         if self.options.output_scores:
             self._add_log_probs(scores, commitment)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from spec2seq.arrays import as_tensor, joined, numbers, picked
 from spec2seq.decoding.transfer import on_device
 from spec2seq.types import DraftBlock, Prefix, pad_rows
 
@@ -125,9 +126,9 @@ class DecodeState:
             return draft
         room = self.max_lengths - self.lengths - 1
         lengths = draft.lengths
-        if np.minimum.reduce(room) < draft.num_slots:
+        if min(room.tolist()) < draft.num_slots:
             lengths = torch.minimum(lengths, on_device(room, lengths.device))
-        width = int(np.maximum.reduce(lengths.numpy() if lengths.is_cpu else room))
+        width = max((lengths if lengths.is_cpu else room).tolist())
         if width >= draft.num_slots:
             return draft if lengths is draft.lengths else DraftBlock(draft.tokens, lengths, draft.log_probs)
         log_probs = None if draft.log_probs is None else draft.log_probs[:, :width]
@@ -145,15 +146,16 @@ class DecodeState:
         token and for each drafted one."""
         pending = self.lengths - self.cached
         num_slots, device = draft.num_slots, self.tokens.device
-        longest = int(np.maximum.reduce(pending))
+        longest = max(pending.tolist())
         positions = torch.from_numpy(self.cached[:, None] + np.arange(longest + num_slots))
         lengths = on_device(pending, device)
         if num_slots:
-            lengths = lengths + draft.lengths
+            lengths = as_tensor(numbers(lengths) + numbers(draft.lengths))
         if longest == 1:
-            last = self.tokens.gather(1, on_device(self.cached[:, None], device))
-            tokens = torch.cat([last, draft.tokens], dim=1) if num_slots else last
-            return VerifyInput(tokens, positions, lengths, None)
+            tokens = picked(numbers(self.tokens), numbers(on_device(self.cached, device)))[:, None]
+            if num_slots:
+                tokens = joined(tokens, numbers(draft.tokens))
+            return VerifyInput(as_tensor(tokens), positions, lengths, None)
         all_tokens = self.with_draft(draft)
         tokens = all_tokens.gather(1, positions.clamp(max=all_tokens.shape[1] - 1).to(device, non_blocking=True))
         queries = on_device((pending - 1)[:, None] + np.arange(num_slots + 1), device)
@@ -161,18 +163,18 @@ class DecodeState:
 
     def reserve(self, num_tokens: int) -> Tensor:
         """`tokens` with room for `num_tokens` more ids behind the longest row; grows in steps of `GROWTH`."""
-        needed = int(np.maximum.reduce(self.lengths)) + num_tokens
+        needed = max(self.lengths.tolist()) + num_tokens
         return self.tokens if needed <= self.tokens.shape[1] else _widen(self.tokens, grown_width(needed))
 
     def commit(
-        self, draft: DraftBlock, acceptance: Acceptance, eos_token_ids: Tensor
+        self, draft: DraftBlock, acceptance: Acceptance, eos_token_ids: Sequence[int]
     ) -> tuple[DecodeState, Commitment]:
         """Append accepted draft tokens and the verifier's token, cut after the first EOS.
 
         Args:
             draft: tokens [B, k], already fitted; its tensors, as those of the other two, are on the host.
             acceptance: what the rule decided about them.
-            eos_token_ids: [E] ids that end a sequence; E may be 0.
+            eos_token_ids: those that end a sequence; there may be none.
         """
         num_slots, num_accepted = draft.num_slots, acceptance.num_accepted.numpy()
         emitted = acceptance.next_tokens.numpy()[:, None]
@@ -180,7 +182,7 @@ class DecodeState:
             # the verifier's token comes last too: what is stale must still be an id
             emitted = np.concatenate([draft.tokens.numpy(), emitted], axis=1)
             emitted[np.arange(len(emitted)), num_accepted] = emitted[:, -1]
-        num_tokens, is_ended = _cut_at_ends(emitted, num_accepted, eos_token_ids.tolist())
+        num_tokens, is_ended = _cut_at_ends(emitted, num_accepted, eos_token_ids)
         tokens = self.reserve(num_slots + 1)
         if tokens.is_cpu:
             tokens.numpy()[np.arange(len(emitted))[:, None], self._slots(num_slots + 1)] = emitted

@@ -25,8 +25,11 @@ class TopScores:
     ids: Tensor
 
     def top(self, count: int) -> tuple[Tensor, Tensor]:
-        if count > self.values.shape[2]:
-            raise AssertionError(f"the best {count} scores were not asked for, only {self.values.shape[2]}")
+        num_known = self.values.shape[2]
+        if count == num_known:
+            return self.values, self.ids
+        if count > num_known:
+            raise AssertionError(f"the best {count} scores were not asked for, only {num_known}")
         return self.values[..., :count], self.ids[..., :count]
 
     def logits(self) -> Tensor:
