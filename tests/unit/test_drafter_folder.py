@@ -15,8 +15,10 @@ from safetensors.torch import load_file, save_file
 from spec2seq import Pipeline
 from spec2seq.drafters.blockwise import BlockwiseDrafter
 from spec2seq.drafters.feature import FeatureDrafter
+from spec2seq.drafters.prompt_lookup import PromptLookupDrafter
 from spec2seq.drafters.spec import SpecDrafter
 from spec2seq.errors import CheckpointError, DrafterMismatchError, OptionError, UnsupportedModelError
+from spec2seq.pipelines.drafter_choice import own_drafter
 from spec2seq.weights import load_model
 from spec2seq.weights.drafter_folder import is_drafter_folder, load_drafter, save_drafter
 from spec2seq.weights.fingerprints import VerifierFingerprint, weights_fingerprint
@@ -225,11 +227,26 @@ def test_a_pipeline_takes_the_folder_as_its_drafter(models: Path) -> None:
     assert isinstance(pipeline.make_drafter(), SpecDrafter)
     sources = [[5, 6, 7, 2], [9, 10, 2]]
     plain = Pipeline.from_pretrained(models / "bart", None).generate_ids(sources, num_beams=1)
-    fast = pipeline.generate_ids(sources, num_beams=1)
+    fast = pipeline.generate_ids(sources, num_beams=1, num_draft_tokens=4)  # by itself it might draft nothing
     assert [result.token_ids for result in fast] == [result.token_ids for result in plain]
     assert fast[0].stats.num_drafted > 0
     with pytest.raises(OptionError, match="num_draft_tokens=41 exceeds the 40"):
         pipeline.generate_ids(sources, num_beams=1, num_draft_tokens=41)
+
+
+def test_the_drafter_beside_the_model_is_the_default(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_drafter(models / "bart") == "prompt_lookup"
+    model = shutil.copytree(models / "bart", tmp_path / "bart")
+    shutil.copytree(models / "bart", tmp_path / "bart-drafter")  # a model is not taken for one
+    assert own_drafter(model) == "prompt_lookup"
+    shutil.rmtree(tmp_path / "bart-drafter")
+    shutil.copytree(models / "drafter", tmp_path / "bart-drafter")
+    monkeypatch.chdir(model)
+    for path in (model, ".", "../bart"):
+        assert isinstance(Pipeline.from_pretrained(path).make_drafter(), SpecDrafter)
+    assert isinstance(Pipeline.from_pretrained(model, "prompt_lookup").make_drafter(), PromptLookupDrafter)
 
 
 def test_a_drafter_is_no_model(models: Path) -> None:

@@ -39,9 +39,10 @@ def bench(
         typer.Option(
             "--drafter",
             metavar="NAME|DIR",
-            help='"prompt_lookup", the folder of a trained drafter or of a smaller model, or "none".',
+            help='"prompt_lookup", the folder of a trained drafter or of a smaller model, or "none"; "auto" is the '
+            "folder MODEL-drafter if there is one, else prompt_lookup.",
         ),
-    ] = "prompt_lookup",
+    ] = "auto",
     input_path: Annotated[
         Path | None,
         typer.Option(
@@ -160,10 +161,11 @@ def bench(
         raise OptionError("--synthetic makes its own model and texts: leave out MODEL, --input and --references")
 
     from spec2seq.evaluation.benchmark.run import BenchmarkOrder
+    from spec2seq.pipelines.drafter_choice import own_drafter
 
     order = BenchmarkOrder(
         str(model or (f"synthetic-{synthetic}" if synthetic else bundled_model())),
-        chosen_drafter(drafter),
+        own_drafter(model or bundled_model()) if drafter == "auto" else chosen_drafter(drafter),
         settings,
         source_lang=source_lang,
         target_lang=target_lang,

@@ -38,7 +38,7 @@ def exactness(
     model: ModelOption,
     input_path: RequiredInputOption,
     generation: dict[str, Any],
-    drafter: DrafterOption = "prompt_lookup",
+    drafter: DrafterOption = "auto",
     num_lines: Annotated[
         int | None, typer.Option("--num-lines", metavar="N", min=1, help="Only the first N lines. Default: all.")
     ] = None,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def generate(
     model: ModelOption,
     generation: dict[str, Any],
-    drafter: DrafterOption = "prompt_lookup",
+    drafter: DrafterOption = "auto",
     input_path: InputOption = None,
     output_path: OutputOption = None,
     source_lang: SourceLangOption = None,

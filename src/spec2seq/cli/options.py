@@ -27,7 +27,7 @@ DrafterOption = Annotated[
         "--drafter",
         metavar="NAME|DIR",
         help='"prompt_lookup", the folder of a trained drafter or of a smaller model with the same vocabulary, or '
-        '"none" for plain search.',
+        '"none" for plain search; "auto" is the folder MODEL-drafter if there is one, else prompt_lookup.',
     ),
 ]
 InputOption = Annotated[

@@ -43,7 +43,7 @@ def serve(
         str | None,
         typer.Option("--model", metavar="DIR", help="Model folder (Hugging Face layout) or Hub id. Default: bundled."),
     ] = None,
-    drafter: DrafterOption = "prompt_lookup",
+    drafter: DrafterOption = "auto",
     backend: BackendOption = "auto",
     dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",

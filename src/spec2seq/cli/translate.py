@@ -39,7 +39,7 @@ def translate(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="English texts. Default: the lines of the input.")
     ] = None,
-    drafter: DrafterOption = "prompt_lookup",
+    drafter: DrafterOption = "auto",
     input_path: InputOption = None,
     output_path: OutputOption = None,
     long_input: LongInputOption = None,
@@ -71,7 +71,7 @@ def translate(
 
 
 def bundled_model() -> Path:
-    """The folder of the bundled model.
+    """The folder of the bundled model, as seen from the working directory where it lies below that.
 
     Raises:
         ModelNotFoundError: it is in neither place.
@@ -81,7 +81,8 @@ def bundled_model() -> Path:
     places = [*([Path(variable)] if variable else []), checkout]
     for place in places:
         if (place / BUNDLED_MODEL / "config.json").is_file():
-            return place / BUNDLED_MODEL
+            folder, here = place / BUNDLED_MODEL, Path.cwd()
+            return folder.relative_to(here) if folder.is_relative_to(here) else folder
     tried = f"${MODELS_VARIABLE} ({variable or 'not set'}) and {checkout}"
     raise ModelNotFoundError(
         f"the bundled model {BUNDLED_MODEL} is neither in {tried}; set {MODELS_VARIABLE} to the models folder of a "

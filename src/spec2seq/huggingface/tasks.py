@@ -47,7 +47,7 @@ def pipeline(
     task: str,
     model: str | Path | Pipeline,
     *,
-    drafter: str | Path | None = "prompt_lookup",
+    drafter: str | Path | None = "auto",
     device: str | None = None,
     dtype: str = "float32",
     num_threads: int | None = None,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # Drafters keep the state of a batch, so that every call gets a new one.
     MakeDrafter = Callable[[], Drafter]
 
-DRAFTER_NAMES = ("prompt_lookup",)
+DRAFTER_NAMES = ("auto", "prompt_lookup")
 
 
 def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: EngineChoice) -> MakeDrafter | None:
@@ -34,7 +34,7 @@ def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: En
 
     Args:
         drafter: "prompt_lookup", the folder of a trained drafter or of a smaller encoder-decoder with the same
-            vocabulary, or None.
+            vocabulary, "auto" (see `own_drafter`), or None.
         verifier: the model that will check its drafts.
         engine: what networks run on.
 
@@ -45,6 +45,8 @@ def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: En
     """
     if drafter is None:
         return None
+    if drafter == "auto":
+        drafter = own_drafter(verifier.path)
     if drafter == "prompt_lookup":
         return _prompt_lookup(verifier.config)
     if not isinstance(drafter, str | Path):
@@ -57,6 +59,14 @@ def choose_drafter(drafter: str | Path | None, verifier: LoadedModel, engine: En
     if is_drafter_folder(folder):
         return _trained(folder, verifier, engine)
     return _small_model(drafter, verifier, engine)
+
+
+def own_drafter(model: str | Path) -> str:
+    """What "auto" stands for: the trained drafter in the folder MODEL-drafter beside the model's, if there is one, else
+    "prompt_lookup"."""
+    path = Path(model) if Path(model).name else Path(model).absolute()  # "." has no name
+    folder = path.with_name(f"{path.name}-drafter")
+    return str(folder) if is_drafter_folder(folder) else "prompt_lookup"
 
 
 def is_drafter_used(resolved: ResolvedOptions) -> bool:

@@ -76,7 +76,7 @@ class Pipeline:
     def from_pretrained(
         cls,
         model: str | Path,
-        drafter: str | Path | None = "prompt_lookup",
+        drafter: str | Path | None = "auto",
         backend: str = "auto",
         device: str | None = None,
         dtype: str = "float32",
@@ -87,7 +87,9 @@ class Pipeline:
 
         Args:
             model: a local folder in Hugging Face's layout, or an id of the Hub.
-            drafter: "prompt_lookup", the folder of a smaller model with the same vocabulary, or None for plain search.
+            drafter: "prompt_lookup", the folder of a trained drafter or of a smaller model with the same vocabulary, or
+                None for plain search. "auto": the drafter in the folder PATH-drafter if there is one, else
+                "prompt_lookup".
             backend: "torch", "openvino", or "auto": OpenVINO on a CPU where it is installed and has the dtype, else
                 torch. $SPEC2SEQ_BACKEND, where it is set, says what "auto" means.
             device: "cpu" (also when None), "cuda", "cuda:1", ...
