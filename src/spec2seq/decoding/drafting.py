@@ -85,17 +85,15 @@ class Drafting:
         """
         count = self.num_draft_tokens
         seconds_rest = watch.seconds["verify"] + watch.seconds["rest"]
-        outcome = Round(state.num_rows, count, num_queries, watch.seconds["draft"], seconds_rest)
+        num_accepted, num_judged, num_drafts = [], [], 0
         if count:
             accepted = commitment.num_accepted
             # behind an accepted end, and at the end of a budget, nothing more could have been kept
             goes_on = (accepted < commitment.num_tokens) & (state.lengths < state.max_lengths)
-            outcome = outcome._replace(
-                num_accepted=accepted.tolist(),
-                num_judged=np.minimum(accepted + goes_on, count).tolist(),
-                num_drafts=int(np.count_nonzero(num_drafted)),
-            )
-        self.length.learn(outcome)
+            num_accepted, num_judged = accepted.tolist(), np.minimum(accepted + goes_on, count).tolist()
+            num_drafts = int(np.count_nonzero(num_drafted))
+        seconds = watch.seconds["draft"], seconds_rest
+        self.length.learn(Round(state.num_rows, count, num_queries, *seconds, num_accepted, num_judged, num_drafts))
 
     def select_rows(self, rows: torch.Tensor) -> None:
         """Keep the rows `rows` [B'] of the batch, in that order."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from spec2seq.arrays import numbers
 from spec2seq.decoding.recording import ScoreRecorder
 from spec2seq.decoding.search import Search
 from spec2seq.decoding.stats import Stopwatch, is_degenerate, record_round
@@ -54,10 +55,10 @@ class _Outcome(NamedTuple):
         tokens, lengths, num_accepted, next_tokens, num_drafted, scores = on_host(
             (*drafted, *accepted, proposed.lengths, best_scores)
         )
-        is_finite = np.isfinite(scores.numpy()[..., 0])
+        is_finite = np.isfinite(numbers(scores)[..., 0])
         is_broken = np.zeros(len(is_finite), dtype=np.bool_)
-        if np.count_nonzero(is_finite) < is_finite.size:
-            is_broken = (~is_finite & (np.arange(draft.num_slots + 1) <= num_accepted.numpy()[:, None])).any(-1)
+        if not np.logical_and.reduce(is_finite, axis=None):
+            is_broken = (~is_finite & (np.arange(draft.num_slots + 1) <= numbers(num_accepted)[:, None])).any(-1)
         return cls(DraftBlock(tokens, lengths), Acceptance(num_accepted, next_tokens), num_drafted, is_broken)
 
 
@@ -143,13 +144,14 @@ class SpeculativeSearch(Search):
     def _end_round(self, outcome: _Outcome, commitment: Commitment, watch: Stopwatch) -> None:
         watch.share([request.stats for request in self.requests])
         if self.drafting is not None:
-            num_drafted = outcome.num_drafted.numpy()
+            num_drafted = numbers(outcome.num_drafted)
             self.drafting.end_round(self._num_queries, num_drafted, commitment, self.state, watch)
 
     def _no_draft(self) -> DraftBlock:
         """An empty draft for all rows; the same one as long as there are as many."""
-        if len(self._empty_draft.lengths) != self.num_rows:
-            self._empty_draft = DraftBlock.empty(self.num_rows, self.verifier.device)
+        if self._empty_draft.tokens.shape[0] != self.num_rows:
+            tokens, device = DraftBlock.empty(self.num_rows, self.verifier.device).tokens, self.verifier.device
+            self._empty_draft = DraftBlock(tokens, on_device(np.zeros(self.num_rows, dtype=np.int64), device))
         return self._empty_draft
 
     def _scores(self, output: DecoderOutput, draft: DraftBlock) -> Scores:
@@ -179,8 +181,8 @@ class SpeculativeSearch(Search):
         columns = (
             commitment.num_tokens,
             commitment.num_accepted,
-            outcome.num_drafted,
-            outcome.draft.lengths,
+            numbers(outcome.num_drafted),
+            numbers(outcome.draft.lengths),
             commitment.is_ended,
             outcome.is_broken,
         )

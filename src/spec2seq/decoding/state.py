@@ -80,7 +80,7 @@ class DecodeState:
         """Rows that have committed their prompts (and forced first tokens) and cached nothing."""
         tokens, lengths = pad_rows(committed, 0)
         return cls(
-            tokens.to(device),
+            on_device(tokens.numpy(), torch.device(device)),
             lengths.numpy(),
             np.zeros(len(committed), dtype=np.int64),
             np.array(prompt_lengths, dtype=np.int64),
@@ -128,7 +128,7 @@ class DecodeState:
         lengths = draft.lengths
         if min(room.tolist()) < draft.num_slots:
             lengths = torch.minimum(lengths, on_device(room, lengths.device))
-        width = max((lengths if lengths.is_cpu else room).tolist())
+        width = max((numbers(lengths) if lengths.is_cpu else room).tolist())
         if width >= draft.num_slots:
             return draft if lengths is draft.lengths else DraftBlock(draft.tokens, lengths, draft.log_probs)
         log_probs = None if draft.log_probs is None else draft.log_probs[:, :width]
@@ -147,7 +147,7 @@ class DecodeState:
         pending = self.lengths - self.cached
         num_slots, device = draft.num_slots, self.tokens.device
         longest = max(pending.tolist())
-        positions = torch.from_numpy(self.cached[:, None] + np.arange(longest + num_slots))
+        positions = as_tensor(self.cached[:, None] + np.arange(longest + num_slots))
         lengths = on_device(pending, device)
         if num_slots:
             lengths = as_tensor(numbers(lengths) + numbers(draft.lengths))
@@ -176,16 +176,16 @@ class DecodeState:
             acceptance: what the rule decided about them.
             eos_token_ids: those that end a sequence; there may be none.
         """
-        num_slots, num_accepted = draft.num_slots, acceptance.num_accepted.numpy()
-        emitted = acceptance.next_tokens.numpy()[:, None]
+        num_slots, num_accepted = draft.num_slots, numbers(acceptance.num_accepted)
+        emitted = numbers(acceptance.next_tokens)[:, None]
         if num_slots:
             # the verifier's token comes last too: what is stale must still be an id
-            emitted = np.concatenate([draft.tokens.numpy(), emitted], axis=1)
+            emitted = joined(numbers(draft.tokens), emitted)
             emitted[np.arange(len(emitted)), num_accepted] = emitted[:, -1]
         num_tokens, is_ended = _cut_at_ends(emitted, num_accepted, eos_token_ids)
         tokens = self.reserve(num_slots + 1)
         if tokens.is_cpu:
-            tokens.numpy()[np.arange(len(emitted))[:, None], self._slots(num_slots + 1)] = emitted
+            numbers(tokens)[np.arange(len(emitted))[:, None], self._slots(num_slots + 1)] = emitted
         else:
             slots = on_device(self._slots(num_slots + 1), tokens.device)
             tokens.scatter_(1, slots, on_device(emitted, tokens.device))
@@ -208,7 +208,7 @@ def _cut_at_ends(emitted: Counts, num_accepted: Counts, eos_token_ids: Sequence[
     ends = np.zeros(emitted.shape, dtype=np.bool_)
     for eos in eos_token_ids:
         ends |= emitted == eos
-    if not np.count_nonzero(ends):
+    if not np.logical_or.reduce(ends, axis=None):
         return num_accepted + 1, ends[:, 0]
     ends &= np.arange(emitted.shape[1]) <= num_accepted[:, None]
     is_ended = np.asarray(ends.any(-1))
@@ -217,4 +217,4 @@ def _cut_at_ends(emitted: Counts, num_accepted: Counts, eos_token_ids: Sequence[
 
 def _widen(tokens: Tensor, width: int) -> Tensor:
     extra = width - tokens.shape[1]
-    return torch.nn.functional.pad(tokens, (0, extra)) if extra > 0 else tokens
+    return as_tensor(joined(numbers(tokens), numbers(tokens.new_zeros(len(tokens), extra)))) if extra > 0 else tokens

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from spec2seq.arrays import as_tensor
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 def on_device(array: NDArray[np.int64] | NDArray[np.bool_], device: torch.device) -> Tensor:
     """The array as a tensor on `device`; on the CPU it shares the array's memory."""
-    tensor = torch.from_numpy(array)
+    tensor = as_tensor(array)
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 

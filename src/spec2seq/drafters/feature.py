@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from spec2seq.types import Acceptance, DecoderOutput, Prefix, SourceBatch
 
 
+_BEST, _LAWS = Wanted(), Wanted(logits=True)
+
+
 class FeatureDrafter:
     """Lets a `FeatureNetwork` guess the next tokens of every prefix from the verifier's states of it.
 
@@ -55,7 +58,7 @@ class FeatureDrafter:
         self._block.warn_beyond(num_draft_tokens)
         lengths = numbers(prefix.lengths)
         is_possible = lengths + num_draft_tokens <= self.network.config.max_positions + 1
-        if not is_possible.any():
+        if not any(is_possible.tolist()):
             return DraftBlock.empty(len(lengths), prefix.lengths.device)
         anchors = as_tensor(picked(numbers(prefix.ids), lengths - 1))
         scores = self.network.draft(
@@ -65,7 +68,7 @@ class FeatureDrafter:
             num_draft_tokens,
             rows.cache,
             rows.source,
-            Wanted(logits=choose is not None),
+            _BEST if choose is None else _LAWS,
         )
         tokens = scores.tokens() if choose is None else _chosen(scores, anchors, num_draft_tokens, choose)
         return DraftBlock(tokens, as_tensor(is_possible * num_draft_tokens))
@@ -77,7 +80,7 @@ class FeatureDrafter:
         assert states is not None  # they are what `hidden_layers` asks for
         self.network.remember(states, rows.num_known, rows.cache)
         num_known = numbers(prefix.lengths) + numbers(acceptance.num_accepted)
-        self._rows = rows._replace(num_known=as_tensor(num_known))
+        self._rows = _Rows(rows.source, rows.cache, as_tensor(num_known))
 
     def select_rows(self, rows: Tensor) -> None:
         """As `Drafter.select_rows`."""

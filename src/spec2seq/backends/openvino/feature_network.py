@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from spec2seq.arrays import as_tensor, numbers
 from spec2seq.backends.openvino.encoded import EngineSource, source_sizes
 from spec2seq.backends.openvino.feature_cache import FeatureCache, Latest
 from spec2seq.backends.openvino.feature_feed import BlockInputs, BlockShape
@@ -83,7 +84,7 @@ class OpenVinoFeatureNetwork:
         own_cache = cast("FeatureCache", cache)
         if not own_cache.is_read:
             self._read(own_cache)
-        own_cache.latest, own_cache.is_read = Latest(states.numpy(), firsts.numpy()), False
+        own_cache.latest, own_cache.is_read = Latest(numbers(states), numbers(firsts)), False
 
     def draft(
         self,
@@ -100,11 +101,11 @@ class OpenVinoFeatureNetwork:
         latest = own_cache.latest
         own_cache.is_read = True
         # room for what is made of the last states too, which is hidden
-        own_cache.reserve(int(latest.firsts.max()) + latest.states.shape[1] + 1)
+        own_cache.reserve(max(latest.firsts.tolist()) + latest.states.shape[1] + 1)
         inputs = self._shaped_inputs(own_cache, num_draft_tokens)
-        inputs.fill_states(latest, num_known.numpy())
-        tokens = anchors.numpy()
-        inputs.fill_block(self._tokens[tokens] * self._scale, positions.numpy())
+        inputs.fill_states(latest, numbers(num_known))
+        tokens = numbers(anchors)
+        inputs.fill_block(self._tokens[tokens] * self._scale, numbers(positions))
         if self._before is not None:
             inputs.fill_bigrams(self._before[tokens])
         is_walk = self._before is not None and not wanted.logits
@@ -120,7 +121,7 @@ class OpenVinoFeatureNetwork:
         """Read the latest states apart from a draft."""
         latest = cache.latest
         num_rows, width = latest.states.shape[:2]
-        cache.reserve(int(latest.firsts.max()) + width)
+        cache.reserve(max(latest.firsts.tolist()) + width)
         rows = padded_rows(num_rows)
         states = np.zeros((rows, *latest.states.shape[1:]), dtype=np.float32)
         states[:num_rows] = latest.states
@@ -151,7 +152,7 @@ class OpenVinoFeatureNetwork:
                 tokens.append(candidates[number])
             walked.append(tokens)
         found = np.array(walked)
-        return WalkedBlock(torch.from_numpy(found if self._shortlist is None else self._shortlist[found]))
+        return WalkedBlock(as_tensor(found if self._shortlist is None else self._shortlist[found]))
 
     def _answer(self, program: Program, anchors: Tensor) -> BlockAnswer:
         config, network = self.config, self._network

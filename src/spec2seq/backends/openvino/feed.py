@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from spec2seq.arrays import numbers
 from spec2seq.backends.openvino.sizes import padded_queries
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Shape(NamedTuple):
         return cls(cache.run_rows, padded_queries(call.tokens.shape[1], cache.num_rows), cache.num_slots)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call's arguments as arrays.
 
     Attributes:
@@ -55,10 +54,10 @@ class Call:
         cls, tokens: Tensor, positions: Tensor, lengths: Tensor, slots: Tensor | None, visible: Tensor | None
     ) -> Call:
         """The arguments of `Verifier.decode`, whose positions increase along every row."""
-        places = positions.numpy()
+        places = numbers(positions)
         if slots is None and visible is None:
             is_run, num_slots = _read_run(places)
-            return cls(tokens.numpy(), places, lengths, places, None, is_run, num_slots)
+            return cls(numbers(tokens), places, lengths, places, None, is_run, num_slots)
         own_slots = places if slots is None else slots.numpy()
         seen = None if visible is None else visible.numpy()
         num_slots = max(int(own_slots.max()) + 1, 0 if seen is None else seen.shape[2])

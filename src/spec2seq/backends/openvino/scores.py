@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from spec2seq.arrays import as_tensor
 from spec2seq.ranking import best_ids
 from spec2seq.types import TensorScores
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.types import Scores, Wanted
+
+_FEW = 8  # so many columns are written faster one after the other
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class TopScores:
 
 def read_scores(logits: np.ndarray[Any, Any], wanted: Wanted) -> Scores:
     """What is wanted of the engine's logits [B, m, V], which are edited; nothing of their memory is kept."""
-    if wanted.banned:
-        logits[..., list(wanted.banned)] = -np.inf
+    for ids in wanted.banned if len(wanted.banned) <= _FEW else [list(wanted.banned)]:
+        logits[..., ids] = -np.inf
     if wanted.logits or wanted.log_sum_exp:
         return TensorScores(torch.from_numpy(logits.copy()))
     # numpy finds them far faster than the engine, and few operators of torch, whose code the engine's work has driven
@@ -50,5 +53,5 @@ def read_scores(logits: np.ndarray[Any, Any], wanted: Wanted) -> Scores:
     if wanted.top == 1:
         ids = logits.argmax(axis=-1)
         rows, queries = np.arange(logits.shape[0])[:, None], np.arange(logits.shape[1])
-        return TopScores(torch.from_numpy(logits[rows, queries, ids][..., None]), torch.from_numpy(ids[..., None]))
+        return TopScores(as_tensor(logits[rows, queries, ids][..., None]), as_tensor(ids[..., None]))
     return TopScores(*best_ids(torch.from_numpy(logits), wanted.top))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spec2seq.arrays import as_tensor
 from spec2seq.backends.openvino.cache import EngineCache
 from spec2seq.backends.openvino.encoded import VerifierSource, padding_mask, source_sizes
 from spec2seq.backends.openvino.feed import Call, Shape, StepInputs
@@ -134,4 +135,4 @@ class OpenVinoVerifier:
             return None
         num_rows, num_queries = call.tokens.shape
         states = program.output("states")[:num_rows, :num_queries]
-        return torch.from_numpy(states.take(wanted.hidden_layers, axis=2))
+        return as_tensor(states.take(wanted.hidden_layers, axis=2))
