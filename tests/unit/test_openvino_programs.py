@@ -128,7 +128,7 @@ def test_alternating_sizes_get_programs_sooner(graphs: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("costs")
 def test_memory_for_such_programs_is_limited(graphs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     verifier = _verifier(graphs)
-    num_bytes = verifier.engine.program("step", 1).num_bytes
+    num_bytes = verifier.engine.program("step", 1, step_outputs()).num_bytes
     assert 30_000 < num_bytes < 50_000
     monkeypatch.setattr(verifier.engine, "_bytes_left", num_bytes)
     _steps(verifier, 1)
