@@ -14,14 +14,16 @@ from spec2seq.evaluation.known_outputs import KnownOutputs
 from spec2seq.evaluation.walk import walk_drafter
 from spec2seq.nn.seq2seq import Seq2Seq
 from spec2seq.training.batches import BatchDataset, PairTable, TrainingBatch
+from spec2seq.training.block_loss import BlockTargets
 from spec2seq.training.block_starts import BlockText, next_starts, num_visible, random_starts
+from spec2seq.training.feature_module import FeatureModule
 from spec2seq.training.initialisation import commonest_tokens, new_blockwise_heads, new_feature_drafter
 from spec2seq.training.modules import DrafterModule
 from spec2seq.training.new_modules import new_module
-from spec2seq.training.settings import DEFAULT_PLANS, TrainingSettings
+from spec2seq.training.settings import DEFAULT_PLANS, Optimizer, Targets, TrainingSettings
 from spec2seq.training.shapes import BlockwiseShape, FeatureShape
 from spec2seq.training.trainer import train_module
-from spec2seq.types import SourceBatch, pad_rows
+from spec2seq.types import SourceBatch, Wanted, pad_rows
 from tests.unit.test_training_copy import copy_pairs, random_verifier
 
 if TYPE_CHECKING:
@@ -41,12 +43,14 @@ SETTINGS = TrainingSettings(
 )
 
 
-def prepared(kind: Kind, *, is_shuffled: bool = False, **shape: Any) -> tuple[Seq2Seq, DrafterModule, BatchDataset]:
+def prepared(
+    kind: Kind, *, is_shuffled: bool = False, targets: Targets = "tokens", **shape: Any
+) -> tuple[Seq2Seq, DrafterModule, BatchDataset]:
     torch.manual_seed(0)
     verifier = random_verifier()
     table = PairTable(copy_pairs(2000, 1, is_shuffled=is_shuffled), None, 2)
     plan = DEFAULT_PLANS[kind]
-    objective = replace(plan.objective, num_cuts=4, slot_weights="decay")
+    objective = replace(plan.objective, num_cuts=4, slot_weights="decay", targets=targets)
     plan = replace(plan, shape=replace(plan.shape, block_size=10, **shape), objective=objective)
     return verifier, new_module(verifier, plan, table), BatchDataset(table, 32 * 70, 10, 1)
 
@@ -64,9 +68,9 @@ def test_copying_is_learned_from_sources_that_say_something(
     assert logged[0] < logged[-1] == after.tokens_per_round or is_shuffled
 
 
-@pytest.mark.parametrize("kind", ["feature", "blockwise"])
-def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path, kind: Kind) -> None:
-    settings = replace(SETTINGS, steps=6, eval_steps=3, save_steps=2)
+@pytest.mark.parametrize(("kind", "optimizer"), [("feature", "muon"), ("blockwise", "adamw")])
+def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path, kind: Kind, optimizer: Optimizer) -> None:
+    settings = replace(SETTINGS, steps=6, eval_steps=3, save_steps=2, optimizer=optimizer)
 
     def trained(folder: Path, kill_at: int | None = None) -> DrafterModule:
         def on_log(step: int, logs: dict[str, float]) -> None:
@@ -91,6 +95,8 @@ def test_a_killed_training_ends_as_one_that_was_not(tmp_path: Path, kind: Kind) 
         ("feature", {"width": 24, "decoder_layers": 2, "states": "last", "coverage": 0.5}),
         ("feature", {"bigram_rank": 0, "states": "none", "block_attention": "causal"}),
         ("blockwise", {}),
+        ("feature", {"targets": "laws", "coverage": 0.5}),
+        ("blockwise", {"targets": "laws"}),
     ],
 )
 @pytest.mark.parametrize("autocast", [False, True])
@@ -108,6 +114,34 @@ def test_every_weight_learns_and_the_verifiers_stay(kind: Kind, shape: dict[str,
     assert all(torch.equal(old, new) for old, new in zip(before, verifier.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("coverage", [1.0, 0.5])
+def test_the_law_of_a_slot_is_the_verifiers_where_its_token_comes_next(coverage: float) -> None:
+    verifier, module, data = prepared("feature", targets="laws", coverage=coverage)
+    assert isinstance(module, FeatureModule)
+    seen: list[BlockTargets] = []
+    module._prepare(data[0])
+    output = module._output
+    assert output is not None
+    loss = output.loss
+    output.loss = lambda states, targets, *others: seen.append(targets) or loss(states, targets, *others)  # type: ignore[func-returns-value,method-assign]
+    module.loss(data[0])
+    batch, engine = data[0], TorchVerifier(verifier)
+    inputs = torch.cat([batch.decoder_starts[:, None], batch.target_ids], dim=1)[:, :-1]
+    positions = torch.arange(inputs.shape[1]).expand_as(inputs)
+    encoded = engine.encode(SourceBatch(batch.source_ids, batch.source_lengths))
+    cache = engine.new_cache(len(inputs))
+    scores = engine.decode(inputs, positions, batch.target_lengths, cache, encoded, Wanted(logits=True)).scores.logits()
+    shortlist = module.network.shortlist
+    expected = (scores if shortlist is None else scores[..., shortlist]).softmax(-1).flatten(0, 1)
+    for targets in seen:
+        assert targets.laws is not None
+        torch.testing.assert_close(targets.laws, expected, atol=1e-5, rtol=1e-4)
+        ids = targets.places if shortlist is None else shortlist[targets.places]
+        is_known = targets.has_target & (targets.places >= 0)
+        assert torch.equal(batch.target_ids.flatten()[targets.law_numbers][is_known], ids[is_known])
+    assert len(seen) == 2
+
+
 def known(lengths: list[int], num_forced: list[int]) -> KnownOutputs:
     rows = [list(range(10, 10 + length)) for length in lengths]
     targets, sizes = pad_rows(rows, 1)
@@ -121,6 +155,7 @@ def test_blocks_hold_what_is_before_and_in_each_slot() -> None:
     assert text.before.tolist() == [[[2, 10, 11], [13, 14, 15]], [[10, 11, 12], [11, 12, 1]]]
     assert text.targets.tolist() == [[[10, 11, 12], [14, 15, 0]], [[11, 12, 1], [12, 1, 1]]]
     assert text.has_target.tolist() == [[[True] * 3, [True, True, False]], [[True, True, False], [True, False, False]]]
+    assert text.places.tolist() == [[[0, 1, 2], [4, 5, 5]], [[7, 8, 9], [8, 9, 10]]]
 
 
 def test_one_block_starts_at_the_first_token_and_the_others_anywhere_behind_it() -> None:

@@ -12,7 +12,14 @@ import typer
 from spec2seq.cli.options import ThreadsOption  # noqa: TC001  typer reads the annotations
 from spec2seq.drafter_config import BlockAttention, States  # noqa: TC001
 from spec2seq.errors import OptionError
-from spec2seq.training.settings import DEFAULT_PLANS, Schedule, SlotWeights, TrainingPlan
+from spec2seq.training.settings import (
+    DEFAULT_PLANS,
+    Optimizer,
+    Schedule,
+    SlotWeights,
+    Targets,
+    TrainingPlan,
+)
 from spec2seq.training.shapes import Kind  # noqa: TC001
 
 if TYPE_CHECKING:
@@ -107,6 +114,14 @@ def train_drafter(
             "or falling with their number.",
         ),
     ] = None,
+    targets: Annotated[
+        Targets | None,
+        _option(
+            "--targets",
+            None,
+            "What is learned: the model's tokens, or its laws, the whole distributions that these are the best of.",
+        ),
+    ] = None,
     steps: Annotated[int | None, _option("--steps", "N", "Updates.")] = None,
     batch_tokens: Annotated[
         int | None, _option("--batch-tokens", "N", "Most source, target and block tokens per update and process.")
@@ -120,6 +135,10 @@ def train_drafter(
         _option(
             "--schedule", None, "How the learning rate falls: with the square root of the updates, or evenly to 0."
         ),
+    ] = None,
+    optimizer: Annotated[
+        Optimizer | None,
+        _option("--optimizer", None, "adamw, or muon for matrices: more is learned per update, which takes longer."),
     ] = None,
     dropout: Annotated[float | None, _option("--dropout", "X", "Share of dropped numbers.")] = None,
     eval_steps: Annotated[
@@ -165,11 +184,13 @@ def train_drafter(
             "coverage": coverage,
             "num_cuts": num_cuts,
             "slot_weights": slot_weights,
+            "targets": targets,
             "steps": steps,
             "batch_tokens": batch_tokens,
             "learning_rate": learning_rate,
             "warmup_steps": warmup_steps,
             "schedule": schedule,
+            "optimizer": optimizer,
             "dropout": dropout,
             "eval_steps": eval_steps,
             "save_steps": save_steps,

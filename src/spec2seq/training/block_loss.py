@@ -25,10 +25,20 @@ class BlockTargets(NamedTuple):
         places: [N, k] of the right tokens among the V' that can be drafted; -1: it is none of them, and the block ends
             there.
         has_target: [N, k] False behind the end of the target.
+        laws: [M, V'] distributions to learn; None: of each slot the right token alone.
+        law_numbers: [N, k] which of them is that of each slot; looked at where there are laws.
     """
 
     places: Tensor
     has_target: Tensor
+    law_numbers: Tensor
+    laws: Tensor | None = None
+
+    def chunk(self, start: int, size: int) -> BlockTargets:
+        """Those of `size` blocks from number `start` on; missing ones have no targets."""
+        missing = max(0, start + size - len(self.places))
+        places, has_target, law_numbers = (F.pad(part[start : start + size], (0, 0, 0, missing)) for part in self[:3])
+        return BlockTargets(places, has_target, law_numbers, self.laws)
 
 
 class Followers(NamedTuple):
@@ -67,10 +77,17 @@ class FrozenOutput:
         self.bias = None if bias is None or not bool(bias.any()) else bias.to(dtype)
         self.width = weight.shape[1]
 
+    def laws(self, states: Tensor) -> Tensor:
+        """The distributions [M, V'] of states [M, D] that it is applied to, without the bigram table."""
+        states, matrix = states.to(self.matrix.dtype), self.matrix[: self.width]
+        with torch.autocast(states.device.type, enabled=False):
+            scores = states @ matrix if self.bias is None else torch.addmm(self.bias, states, matrix)
+            return scores.softmax(-1)
+
     def loss(
         self, states: Tensor, targets: BlockTargets, kind: SlotWeights, followers: Followers | None = None
     ) -> BlockLoss:
-        """Weighted cross-entropy of blocks, differentiable in `states` and `followers`.
+        """Weighted cross-entropy of blocks with their targets, differentiable in `states` and `followers`.
 
         Args:
             states: [N, k, D] what the output projection is applied to.
@@ -101,10 +118,8 @@ class _BlockLoss(torch.autograd.Function):
         num_blocks, size = len(inputs), max(1, _CHUNK_ROWS // states.shape[1])
         with torch.autocast(states.device.type, enabled=False):
             for i in range(0, num_blocks, size):
-                missing = max(0, i + size - num_blocks)
-                part = F.pad(inputs[i : i + size], (0, 0, 0, 0, 0, missing))
-                right = BlockTargets(*(F.pad(x[i : i + size], (0, 0, 0, missing)) for x in targets))
-                _add_chunk(sums, output, part, right, kind)
+                part = F.pad(inputs[i : i + size], (0, 0, 0, 0, 0, max(0, i + size - num_blocks)))
+                _add_chunk(sums, output, part, targets.chunk(i, size), kind)
         gradient = torch.cat(sums.gradients)[:num_blocks]
         ctx.save_for_backward(gradient, sums.after_gradient)
         ctx.width, ctx.dtypes = output.width, (states.dtype, before.dtype, after.dtype)
@@ -137,24 +152,28 @@ class _Sums(NamedTuple):
 def _add_chunk(sums: _Sums, output: FrozenOutput, inputs: Tensor, targets: BlockTargets, kind: SlotWeights) -> None:
     """Some blocks' part: inputs [n, k, D + r].
 
-    With p the softmax of the scores, w the weights and y the right outputs, the gradient of the scores is
-    w (p - onehot(y)). It is never written down: w is a factor of rows, and onehot(y) picks columns of the matrix.
+    With p the softmax of the scores, w the weights and q the laws to learn, the gradient of the scores is w (p - q).
     """
-    shape, matrix = inputs.shape[:2], output.matrix
-    rows, places = inputs.flatten(0, 1), targets.places.flatten().clamp(min=0)
+    shape, matrix, dtype = inputs.shape[:2], output.matrix, sums.after_gradient.dtype
+    rows, places = inputs.flatten(0, 1), targets.places.flatten().clamp(min=0)[:, None]
     scores = rows @ matrix if output.bias is None else torch.addmm(output.bias, rows, matrix)
-    is_right = scores.gather(1, places[:, None])[:, 0] == scores.amax(-1)
-    chances = scores.softmax(-1)
+    chances, best, of_right = scores.softmax(-1), scores.amax(-1), scores.gather(1, places)[:, 0]
     is_possible = targets.has_target & (targets.places >= 0)
-    right = chances.gather(1, places[:, None])[:, 0].to(sums.after_gradient.dtype).view(shape)
+    right = chances.gather(1, places)[:, 0].to(dtype).view(shape)
     confidences = (right * is_possible).masked_fill(~targets.has_target, 1.0)
     weights = slot_weights(kind, confidences) * is_possible
-    factors = weights.flatten()[:, None].to(rows.dtype)
-    gradient = (chances @ matrix.t() - matrix.t()[places]) * factors
+    log_sums = best.to(dtype) - chances.amax(-1).to(dtype).log()
+    if targets.laws is None:
+        losses = log_sums - of_right
+        chances.scatter_add_(1, places, -torch.ones_like(places, dtype=chances.dtype))
+    else:
+        laws = targets.laws[targets.law_numbers.flatten()]
+        losses = log_sums - (laws * scores).sum(-1, dtype=dtype)
+        chances.sub_(laws)
+    chances.mul_(weights.flatten()[:, None])
     if matrix.shape[0] > output.width:
-        before = rows[:, output.width :] * factors
-        sums.after_gradient.add_(chances.t() @ before).index_add_(0, places, -before.to(sums.after_gradient.dtype))
-    sums.totals.append(-(weights * right.clamp(min=torch.finfo(right.dtype).tiny).log()).sum())
+        sums.after_gradient.add_(chances.t() @ rows[:, output.width :])
+    sums.totals.append((weights * losses.view(shape)).sum())
     sums.masses.append(weights.sum())
-    sums.num_right.append((is_right.view(shape) & is_possible).long().cumprod(1).sum(1))
-    sums.gradients.append(gradient.view(inputs.shape))
+    sums.num_right.append(((of_right == best).view(shape) & is_possible).long().cumprod(1).sum(1))
+    sums.gradients.append((chances @ matrix.t()).view(inputs.shape))

@@ -20,11 +20,14 @@ class BlockText(NamedTuple):
         before: [B, R, k] the token before each slot; the first is the last one that is known.
         targets: [B, R, k] what belongs into the slots.
         has_target: [B, R, k] False behind the end of the target.
+        places: [B, R, k] numbers of the slots among the T places of all targets, one target behind the other; behind
+            the end of one, of its last place.
     """
 
     before: Tensor
     targets: Tensor
     has_target: Tensor
+    places: Tensor
 
     @classmethod
     def read(cls, known: KnownOutputs, starts: Tensor, block_size: int) -> BlockText:
@@ -32,7 +35,10 @@ class BlockText(NamedTuple):
         inputs = F.pad(known.inputs, (0, block_size))
         slots = starts[..., None] + torch.arange(block_size, device=starts.device)
         before, targets = (inputs.gather(1, (slots + i).flatten(1)).view_as(slots) for i in (0, 1))
-        return cls(before, targets, slots < known.lengths[:, None, None])
+        num_rows, width = known.lengths.shape[0], known.inputs.shape[1] - 1
+        firsts = torch.arange(num_rows, device=starts.device)[:, None, None] * width
+        places = firsts + slots.clamp(max=width - 1)
+        return cls(before, targets, slots < known.lengths[:, None, None], places)
 
 
 def random_starts(known: KnownOutputs, count: int) -> Tensor:

@@ -33,23 +33,27 @@ class BlockwiseModule(DrafterModule):
 
     def __init__(self, network: BlockwiseHeads, verifier: Seq2Seq, objective: Objective) -> None:
         super().__init__(network, objective, network.config.block_size)
-        self._teacher = Teacher(verifier, (network.config.verifier.decoder_layers,))
+        self._teacher = Teacher(verifier, ())
         self._output: FrozenOutput | None = None
 
     def loss(self, batch: TrainingBatch) -> Tensor:
         """As `DrafterModule.loss`."""
         self._prepare(batch)
         assert self._output is not None
-        known, _, states = self._teacher.states(batch)
+        known, _, _, states = self._teacher.states(batch)
         starts = random_starts(known, self.objective.num_cuts + 1)[:, 1:]
         text = BlockText.read(known, starts, self.block_size)
         rows = torch.arange(len(starts), device=starts.device)[:, None]
-        last = states[rows, (starts - 1).clamp(min=0), 0].flatten(0, 1)
-        is_first = (starts == known.num_forced[:, None]).flatten()
-        targets = BlockTargets(text.targets.flatten(0, 1), text.has_target.flatten(0, 1) & ~is_first[:, None])
+        last = states[rows, (starts - 1).clamp(min=0)].flatten(0, 1)
+        is_first = starts == known.num_forced[:, None]
         scale = self.network.config.verifier.output_scale
+        laws = self._output.laws(states.flatten(0, 1) * scale) if self.objective.targets == "laws" else None
+        has_target = text.has_target & ~is_first[..., None]
+        targets = BlockTargets(*(part.flatten(0, 1) for part in (text.targets, has_target, text.places)))
         loss = self._output.loss(
-            self.network.head_states(last, self.block_size) * scale, targets, self.objective.slot_weights
+            self.network.head_states(last, self.block_size) * scale,
+            targets._replace(laws=laws),
+            self.objective.slot_weights,
         )
         return loss.total / loss.weight.clamp(min=1.0)
 

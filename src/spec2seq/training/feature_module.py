@@ -44,23 +44,27 @@ class FeatureModule(DrafterModule):
     def loss(self, batch: TrainingBatch) -> Tensor:
         """As `DrafterModule.loss`."""
         self._prepare(batch)
-        known, encoded, states = self._teacher.states(batch)
+        known, encoded, states, last = self._teacher.states(batch)
+        laws = None
+        if self.objective.targets == "laws":
+            assert self._output is not None
+            laws = self._output.laws(last.flatten(0, 1) * self.network.tables.output_scale)
         around = Surroundings.read(self.network, states, encoded, known.source.lengths)
         num_first = (self.objective.num_cuts + 1) // 2
         starts = random_starts(known, num_first)
-        first = self._blocks_loss(around, known, starts)
+        first = self._blocks_loss(around, known, starts, laws)
         if self.objective.num_cuts == 1:
             return first.total / first.weight
         num_right = first.num_right.view_as(starts)
         starts = next_starts(known, starts, num_right)[:, : self.objective.num_cuts - num_first]
-        second = self._blocks_loss(around, known, starts)
+        second = self._blocks_loss(around, known, starts, laws)
         return (first.total + second.total) / (first.weight + second.weight)
 
     def drafter(self) -> FeatureDrafter:
         """As `DrafterModule.drafter`."""
         return FeatureDrafter(self.network)
 
-    def _blocks_loss(self, around: Surroundings, known: KnownOutputs, starts: Tensor) -> BlockLoss:
+    def _blocks_loss(self, around: Surroundings, known: KnownOutputs, starts: Tensor, laws: Tensor | None) -> BlockLoss:
         network = self.network
         text = BlockText.read(known, starts, self.block_size)
         blocks = Blocks(text.before[..., 0], starts, num_visible(known, starts))
@@ -70,8 +74,8 @@ class FeatureModule(DrafterModule):
         if network.bigrams is not None:
             followers = Followers(F.embedding(text.before.flatten(0, 1), network.bigrams.before), network.bigrams.after)
         assert self._output is not None
-        right = BlockTargets(targets.flatten(0, 1), text.has_target.flatten(0, 1))
-        return self._output.loss(states, right, self.objective.slot_weights, followers)
+        slots = BlockTargets(*(part.flatten(0, 1) for part in (targets, text.has_target, text.places)))
+        return self._output.loss(states, slots._replace(laws=laws), self.objective.slot_weights, followers)
 
     def _prepare(self, batch: TrainingBatch) -> None:
         """Be where the batch is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from spec2seq.errors import OptionError
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 SlotWeights = Literal["uniform", "survival", "decay"]
 SLOT_WEIGHTS: tuple[SlotWeights, ...] = get_args(SlotWeights)
 Schedule = Literal["inverse_sqrt", "linear"]
+Targets = Literal["tokens", "laws"]
+TARGETS: tuple[Targets, ...] = get_args(Targets)
+Optimizer = Literal["adamw", "muon"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Objective:
         first_glancing, last_glancing: revealed slots per wrong one at the start and at the end; 0 and 0: none.
         num_cuts: blocks per target and step; they share one pass of the encoder.
         slot_weights: see `losses.slot_weights`.
+        targets: what a slot learns: the verifier's "tokens", or its "laws", the whole distributions that these are the
+            best of. Laws are known where the verifier's states are read.
 
     Raises:
         OptionError: a value that cannot be.
@@ -35,6 +41,7 @@ class Objective:
     last_glancing: float = 0.3
     num_cuts: int = 1
     slot_weights: SlotWeights = "uniform"
+    targets: Targets = "tokens"
 
     def __post_init__(self) -> None:
         for name in ("label_smoothing", "first_glancing", "last_glancing"):
@@ -47,6 +54,8 @@ class Objective:
             raise OptionError(
                 f"slot_weights={self.slot_weights!r} is not allowed: use one of {', '.join(SLOT_WEIGHTS)}"
             )
+        if self.targets not in TARGETS:
+            raise OptionError(f"targets={self.targets!r} is not allowed: use one of {', '.join(TARGETS)}")
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ class TrainingSettings:
         learning_rate: at the end of the warm-up.
         warmup_steps: updates until then.
         schedule: how the learning rate falls behind that: with the square root of the steps, or evenly to nothing.
+        optimizer: "adamw", or "muon" (Jordan et al. 2024) for the matrices and AdamW for the rest, which learns more
+            per update and takes a little longer for it.
         adam_beta2: how slowly AdamW forgets the sizes of gradients.
         weight_decay, max_grad_norm, dropout: as their names say.
         eval_steps: updates between two looks at the held-out pairs.
@@ -78,6 +89,7 @@ class TrainingSettings:
     learning_rate: float = 5e-4
     warmup_steps: int = 1000
     schedule: Schedule = "inverse_sqrt"
+    optimizer: Optimizer = "adamw"
     adam_beta2: float = 0.999
     weight_decay: float = 0.01
     max_grad_norm: float = 5.0
@@ -91,6 +103,8 @@ class TrainingSettings:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise OptionError(f"optimizer={self.optimizer!r} is not allowed: use one of {', '.join(OPTIMIZERS)}")
         for name in ("steps", "batch_tokens", "eval_steps", "save_steps", "num_averaged", "num_held_out"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}={getattr(self, name)} is not allowed: use 1 or more")
@@ -109,11 +123,19 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What to train, and how."""
+    """What to train, and how.
+
+    Raises:
+        OptionError: laws for a Spec-Drafter, beside whose training no verifier runs.
+    """
 
     shape: DrafterShape
     objective: Objective
     settings: TrainingSettings
+
+    def __post_init__(self) -> None:
+        if self.objective.targets == "laws" and isinstance(self.shape, SpecShape):
+            raise OptionError("targets=laws has no place in a drafter of kind spec; leave it out")
 
     def as_job(self) -> dict[str, object]:
         """All of it, for comparing."""
@@ -139,7 +161,7 @@ _ON_STATES = Objective(label_smoothing=0.0, first_glancing=0.0, last_glancing=0.
 
 DEFAULT_PLANS: dict[Kind, TrainingPlan] = {
     "spec": TrainingPlan(SpecShape(), Objective(), TrainingSettings()),
-    "feature": TrainingPlan(FeatureShape(), _ON_STATES, _QUICK),
+    "feature": TrainingPlan(FeatureShape(), replace(_ON_STATES, targets="laws"), replace(_QUICK, optimizer="muon")),
     "blockwise": TrainingPlan(BlockwiseShape(), _ON_STATES, _QUICK),
 }
 """What is trained, and how, unless something else is said."""

@@ -80,7 +80,7 @@ class FeatureShape:
     """
 
     kind: ClassVar[Kind] = "feature"
-    block_size: int = 10
+    block_size: int = 8
     decoder_layers: int = 1
     width: int | None = None
     ffn_dim: int | None = None

@@ -23,12 +23,14 @@ class TaughtStates(NamedTuple):
     Attributes:
         known: the batch.
         encoded: [B, S, D] encoder states.
-        states: [B, T, N, D] of the decoder, at every position that precedes a target token.
+        states: [B, T, N, D] of the decoder's asked layers, at every position that precedes a target token.
+        last: [B, T, D] of its last layer.
     """
 
     known: KnownOutputs
     encoded: Tensor
     states: Tensor
+    last: Tensor
 
 
 class Teacher:
@@ -64,9 +66,10 @@ class Teacher:
             # not `encode`, which would cut the padding that makes batches alike
             hidden = engine.network.encode(source.ids, source.lengths)
             encoded = engine.from_encoder(hidden, source.lengths)
-            states = forced_states(engine, encoded, known, self._hidden_layers)
+            layers = (*self._hidden_layers, self.network.config.decoder_layers)
+            states = forced_states(engine, encoded, known, layers)
         assert states is not None
-        return TaughtStates(known, hidden, states)
+        return TaughtStates(known, hidden, states[:, :, :-1], states[:, :, -1])
 
 
 def _copy_of(network: Seq2Seq, dtype: torch.dtype) -> Seq2Seq:

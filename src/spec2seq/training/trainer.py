@@ -13,6 +13,7 @@ from spec2seq.backends.torch_engine import TorchVerifier
 from spec2seq.errors import MissingExtraError
 from spec2seq.evaluation.walk import walk_drafter
 from spec2seq.nn.sublayer import set_dropout
+from spec2seq.training.optimizers import make_optimizer
 from spec2seq.weights.checkpoint import SAFETENSORS
 
 try:
@@ -42,8 +43,15 @@ class DrafterTrainer(Trainer):
     """`Trainer` that evaluates by the tokens per round that the decoder will see."""
 
     drafting: DrafterModule
+    settings: TrainingSettings
     verifier: Seq2Seq
     held_out: Sequence[ReferencePair]
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """As `Trainer.create_optimizer`."""
+        if self.optimizer is None:
+            self.optimizer = make_optimizer(self.drafting, self.get_decay_parameter_names(self.drafting), self.settings)
+        return self.optimizer
 
     def evaluate(
         self, eval_dataset: object = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -115,7 +123,8 @@ def train_module(
         eval_dataset=data,  # never read: it only lets the Trainer evaluate
         callbacks=[_Progress(module, on_log)],
     )
-    trainer.drafting, trainer.verifier, trainer.held_out = module, verifier, held_out
+    trainer.drafting, trainer.settings = module, settings
+    trainer.verifier, trainer.held_out = verifier, held_out
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=str(done[-1]) if done else None)
     trainer.accelerator.wait_for_everyone()  # the first process writes the last checkpoint
@@ -140,9 +149,6 @@ def _arguments(settings: TrainingSettings, folder: Path, device: str) -> Trainin
         warmup_steps=settings.warmup_steps,
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
-        optim="adamw_torch",
-        adam_beta1=0.9,
-        adam_beta2=settings.adam_beta2,
         bf16=is_bf16_fast(device) if settings.bf16 is None else settings.bf16,
         use_cpu=device == "cpu",
         seed=settings.seed,
