@@ -80,6 +80,8 @@ VARIANTS = (
     Variant("2-layers", "2 layers", ("--decoder-layers", "2")),
     Variant("causal", "causal block", ("--block-attention", "causal")),
     Variant("no-bigrams", "no bigram table", ("--bigram-rank", "0")),
+    Variant("tokens", "tokens instead of distributions", ("--targets", "tokens")),
+    Variant("adamw", "AdamW alone", ("--optimizer", "adamw")),
     Variant("1-start", "1 start per sentence", ("--num-cuts", "1")),
     Variant("1-start-same-time", "1 start, same time", ("--num-cuts", "1"), paced_by="1-start"),
 )
