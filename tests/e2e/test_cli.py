@@ -75,6 +75,7 @@ def test_files_json_lines_and_stats(
     assert "8 lines in" in error
     num_tokens, num_rounds = (sum(record[name] for record in records) for name in ("num_tokens", "num_rounds"))
     assert f"{num_tokens} tokens in {num_rounds} rounds: {num_tokens / num_rounds:.2f} tokens per round" in error
+    assert "speed-up over plain search on the first 8 lines: " in error
 
 
 def test_margins_of_choices(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +83,10 @@ def test_margins_of_choices(model: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert run(["translate", *LINES[:2], "", "--jsonl", "--output-margin", *GREEDY]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     results = Pipeline.from_pretrained(model).generate(LINES[:2], num_beams=1, max_new_tokens=12, output_margin=True)
-    assert [record["min_margin"] for record in records[:2]] == [result.min_margin for result in results]
+    # how much is drafted depends on the time that it takes, and on that the last digits of scores
+    assert [record["min_margin"] for record in records[:2]] == pytest.approx(
+        [one.min_margin for one in results], abs=1e-5
+    )
     assert "min_margin" not in records[2], "nothing was chosen for a blank line"
     assert run(["translate", LINES[0], "--output-scores", *GREEDY]) == 2
     assert "No such option: --output-scores" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spec2seq.cli import speed_up
 from spec2seq.cli.lines import Line, LineSource, in_chunks, open_lines
 from spec2seq.cli.output import DeviceOutput, ResumableOutput, StreamOutput, is_resumable, open_output
 from spec2seq.cli.progress import line_progress
@@ -19,6 +20,7 @@ from spec2seq.pipelines import GenerationResult
 from spec2seq.types import RequestStats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 JOB = {"input": "abc", "num_beams": 2}
@@ -168,6 +170,26 @@ def test_progress_is_shown_to_somebody_who_watches(monkeypatch: pytest.MonkeyPat
             advance()
         assert ("3/3" in stream.getvalue()) == shown
         assert bool(stream.getvalue()) == shown
+
+
+def test_the_speed_up_is_that_of_pairs_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], []
+
+    def takes(name: str, *seconds: float) -> Callable[[], None]:
+        left = list(seconds)
+
+        def decode() -> None:
+            calls.append(name)
+            now[0] += left.pop(0)
+
+        return decode
+
+    monkeypatch.setattr(speed_up, "perf_counter", lambda: now[0])
+    text = speed_up.speed_up_text(takes("drafted", 1.0, 1.0, 1.0), takes("plain", 9.0, 1.5, 2.0, 1.0), 16)
+    assert text == ("speed-up over plain search on the first 16 lines: 1.50, 1.00 to 2.00 in 3 pairs by turns")
+    assert calls == ["plain", "plain", "drafted", "plain", "drafted", "plain", "drafted"]
+    text = speed_up.speed_up_text(takes("drafted", 8.0), takes("plain", 9.0, 6.0), 1)  # slow: no second pair
+    assert text == "speed-up over plain search on the first line: 0.75"
 
 
 def test_the_summary_leaves_loops_out() -> None:

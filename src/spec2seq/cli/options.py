@@ -71,7 +71,11 @@ JsonlOption = Annotated[
     ),
 ]
 StatsOption = Annotated[
-    bool, typer.Option("--stats", help="Print tokens per round, acceptance and times to stderr at the end.")
+    bool,
+    typer.Option(
+        "--stats",
+        help="Print tokens per round, acceptance, times and the speed-up over plain search to stderr at the end.",
+    ),
 ]
 BatchTokensOption = Annotated[
     int,

@@ -13,6 +13,7 @@ from spec2seq.cli.lines import Line, in_chunks, open_lines
 from spec2seq.cli.options import tell
 from spec2seq.cli.output import is_resumable, open_output
 from spec2seq.cli.progress import line_progress
+from spec2seq.cli.speed_up import NUM_LINES, speed_up_text
 from spec2seq.cli.summary import Summary
 from spec2seq.cli.writing import LineWriter
 from spec2seq.errors import OptionError
@@ -78,12 +79,14 @@ class Run:
         output = open_output(output_path, self._job(source))
         chunk_size = 1 if source.stream is not None and sys.stdin.isatty() else CHUNK_LINES
         summary = Summary()
+        first_lines: list[Line] = []
         with line_progress(source.num_lines, output.num_done) as advance:
             for chunk in in_chunks(source.lines(), chunk_size):
+                first_lines.extend(chunk[: NUM_LINES - len(first_lines)])
                 rest = [line for line in chunk if line.number > output.num_done]
                 self._generate(pipeline, rest, LineWriter(output, rest, self.text.jsonl, summary), advance)
         output.finish()
-        self._finish(summary)
+        self._finish(summary, pipeline, first_lines)
 
     def over_texts(self, texts: Sequence[str]) -> None:
         """Run over texts given as arguments; outputs go to stdout."""
@@ -91,8 +94,8 @@ class Run:
         lines = [Line(number, text, "\n") for number, text in enumerate(texts, start=1)]
         summary = Summary()
         output: Output = open_output(None, {})
-        self._generate(pipeline, lines, LineWriter(output, lines, self.text.jsonl, summary), lambda: None)
-        self._finish(summary)
+        self._generate(pipeline, lines, LineWriter(output, lines, self.text.jsonl, summary))
+        self._finish(summary, pipeline, lines[:NUM_LINES])
 
     def _load(self) -> Pipeline:
         """The model with its tokenizer, so that nothing is loaded once the clock runs."""
@@ -115,7 +118,12 @@ class Run:
         return {"input": source.digest, **engine, **asdict(self.text), **self.generation}
 
     def _generate(
-        self, pipeline: Pipeline, lines: Sequence[Line], writer: LineWriter, advance: Callable[[], None]
+        self,
+        pipeline: Pipeline,
+        lines: Sequence[Line],
+        writer: LineWriter | None = None,
+        advance: Callable[[], None] = lambda: None,
+        generation: GenerationArguments | None = None,
     ) -> None:
         text = self.text
         pipeline.generate(
@@ -125,12 +133,23 @@ class Run:
             source_prefix=text.source_prefix,
             long_input=text.long_input,
             batch_tokens=self.engine.batch_tokens,
-            on_result=writer.take,
+            on_result=writer.take if writer else None,
             on_progress=lambda finished, total: advance(),
             label=lambda index: f"line {lines[index].number}",
-            **self.generation,
+            **(generation or self.generation),
         )
 
-    def _finish(self, summary: Summary) -> None:
-        if self.stats:
-            typer.echo(summary.text(), err=True)
+    def _finish(self, summary: Summary, pipeline: Pipeline, lines: Sequence[Line]) -> None:
+        """Print what --stats asks for. `lines` are some of those that were decoded."""
+        if not self.stats:
+            return
+        typer.echo(summary.text(), err=True)
+        options = pipeline.options(**self.generation)
+        if pipeline.make_drafter and lines and options.num_draft_tokens and options.num_beams == 1:
+            plain: GenerationArguments = {**self.generation, "num_draft_tokens": 0}
+            text = speed_up_text(
+                lambda: self._generate(pipeline, lines),
+                lambda: self._generate(pipeline, lines, generation=plain),
+                len(lines),
+            )
+            typer.echo(text, err=True)
