@@ -236,7 +236,7 @@ class TestCallers:
             marian.generate(LINES[0], target_prefix=wrong)
         with pytest.raises(OptionError, match="streamer=3 has no put and end"):
             marian.generate(LINES[0], streamer=wrong)
-        with pytest.raises(OptionError, match="drafter is a int; use prompt_lookup, a folder, or None"):
+        with pytest.raises(OptionError, match="drafter is a int; use auto, prompt_lookup, a folder, or None"):
             Pipeline.from_pretrained(folders["nllb"], drafter=wrong)
 
     @pytest.mark.filterwarnings("ignore:drafter unused")
