@@ -9,7 +9,6 @@ results/bench holds the results.jsonl of runs of `spec2seq bench`, each under th
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,6 @@ EXACT = (
     "The lines of `recipes/debian-en-it/test.tsv.gz`, each system against our greedy search at batch 1, fp32. A near "
     "tie is a first difference where the model's two best scores are closer than 1e-4."
 )
-GREEDY = (
-    "Greedy search beside transformers' `generate`; ours is plain too where no drafter is named. Padded ids in, ids "
-    "out, the same batches in one process, by turns, fp32. Medians; a ratio above 1 means that ours is faster."
-)
 AUTO = (
     'Drafting as much as pays (`num_draft_tokens="auto"`, the default) beside plain greedy search of the same engine: '
     "the same lines in at least 20 pairs, by turns; a ratio above 1 means that auto is faster."
@@ -38,9 +33,10 @@ COMMANDS = """```
 spec2seq bench --out bench && cp bench/results.jsonl benchmarks/results/bench/debian-en-it.jsonl
 spec2seq bench --synthetic base --profile bench/profile.json --out base && \\
     cp base/results.jsonl benchmarks/results/bench/base.jsonl
-python recipes/debian-en-it/train_small_model.py TRAIN.tsv.gz --model models/debian-en-it --out small --minutes 25
-python benchmarks/exactness_on_real_text.py --small-model small/hf --out benchmarks/results/exactness.jsonl
-python benchmarks/auto_vs_greedy.py --out benchmarks/results/auto_vs_greedy.jsonl
+python benchmarks/exactness_on_real_text.py --drafter feature=models/debian-en-it-drafter \\
+    --out benchmarks/results/exactness.jsonl
+python benchmarks/auto_vs_greedy.py --drafter models/debian-en-it-drafter --backend openvino --dtype bfloat16 \\
+    --out benchmarks/results/auto_vs_greedy.jsonl
 python benchmarks/write_readme.py
 ```"""
 BEGIN, END = "<!-- figures: benchmarks/write_readme.py -->", "<!-- end of figures -->"
@@ -55,30 +51,6 @@ def runs() -> dict[str, list[dict[str, Any]]]:
 def json_lines(name: str) -> list[dict[str, Any]]:
     path = FOLDER / "results" / name
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def greedy_part() -> list[str]:
-    """What was measured against transformers before `spec2seq bench`; shown until there is a run of that."""
-    lines = [
-        "| model | drafter | threads | batch | ours, token/s | transformers, token/s | ratio | quartiles | differ |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    seen = set()
-    for record in json_lines("greedy.jsonl"):
-        ours, theirs = (
-            record["tokens"] / statistics.median(record[f"seconds_{who}"]) for who in ("ours", "transformers")
-        )
-        low, high = record["ratio_quartiles"]
-        size = "base size, random weights" if record["size"] == "base" else Path(record["size"]).name
-        setting = f"{size} | {record['drafter']} | {record['threads']} | {record['batch_size']}"
-        lines.append(
-            f"| {setting} | {ours:.0f} | {theirs:.0f} | {record['ratio_median']:.2f} | {low:.2f} to {high:.2f} "
-            f"| {record['lines_different']} of {record['lines']} |"
-        )
-        machine = record["machine"]
-        packages = f"torch {machine['torch']}, transformers {machine['transformers']}"
-        seen.add(f"Machine: {machine['cpu']}, {machine['cores']} cores, {packages}.")
-    return [GREEDY, "\n".join(lines), "\n".join(sorted(seen))]
 
 
 def auto_part() -> list[str]:
@@ -131,15 +103,12 @@ def bench_part() -> list[str]:
 
 def in_main_readme() -> str:
     """The part of the README in the root that holds figures."""
-    speed = bench_part() if HEADLINE in runs() else greedy_part()
-    return "\n\n".join([*speed, EXACT, "\n".join(exactness_table())])
+    return "\n\n".join([*bench_part(), EXACT, "\n".join(exactness_table())])
 
 
 def in_benchmarks_readme() -> str:
     """The page with all that was measured."""
     parts = ["# Measurements", "This page is written by `benchmarks/write_readme.py` from `benchmarks/results`."]
-    if HEADLINE not in runs():
-        parts += ["## Greedy search beside transformers", *greedy_part()]
     for name, records in runs().items():
         plots = [f"![{path.stem}]({name}/{path.name})" for path in sorted((FOLDER / name).glob("*.png"))]
         page = report(records).strip().replace("\n#", "\n##").replace("# Benchmark", f"## {name}", 1)

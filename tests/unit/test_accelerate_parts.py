@@ -48,7 +48,7 @@ def test_a_budget_decides_how_much() -> None:
 def test_a_budget_decides_how_large() -> None:
     plans = [budget.sized_plan("feature", seconds, 1000) for seconds in (60, 1800, 7200, 14_400)]
     assert [plan.settings.batch_tokens for plan in plans] == [1024, 2048, 4096, 4096]
-    assert [plan.shape.block_size for plan in plans] == [6, 6, 10, 10]
+    assert [plan.shape.block_size for plan in plans] == [6, 6, 8, 8]
     assert [getattr(plan.shape, "decoder_layers", None) for plan in plans] == [1, 1, 1, 2]
     assert [(plan.settings.eval_steps, plan.settings.save_steps) for plan in plans] == [(100, 50)] * 4
 

@@ -36,6 +36,8 @@ class FeatureDrafter:
         self.default_num_draft_tokens = network.config.block_size
         self.max_draft_tokens: int | None = network.config.max_positions
         self._block = BlockLength(network.config.block_size)
+        # places that see later ones say less where these are missing, in training never
+        self._least_places = network.config.block_size if network.config.block_attention == "bidirectional" else 0
         self._rows: _Rows | None = None
 
     def start(self, source: SourceBatch, encoded: EncoderOutput) -> None:
@@ -65,12 +67,15 @@ class FeatureDrafter:
             anchors,
             as_tensor(lengths - 1),
             rows.num_known,
-            num_draft_tokens,
+            max(num_draft_tokens, self._least_places),
             rows.cache,
             rows.source,
             _BEST if choose is None else _LAWS,
         )
-        tokens = scores.tokens() if choose is None else _chosen(scores, anchors, num_draft_tokens, choose)
+        if choose is None:
+            tokens = as_tensor(numbers(scores.tokens())[:, :num_draft_tokens])
+        else:
+            tokens = _chosen(scores, anchors, num_draft_tokens, choose)
         return DraftBlock(tokens, as_tensor(is_possible * num_draft_tokens))
 
     def commit(self, prefix: Prefix, acceptance: Acceptance, output: DecoderOutput) -> None:
