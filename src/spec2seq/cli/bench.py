@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from spec2seq.cli.options import DeviceOption, SourceLangOption, SourcePrefixOption, TargetLangOption, chosen_drafter
-from spec2seq.cli.translate import BUNDLED_MODEL, bundled_model
+from spec2seq.cli.translate import BUNDLED_MODEL, bundled_model, from_here
 from spec2seq.errors import OptionError
 from spec2seq.evaluation.benchmark.settings import BenchmarkSettings
 from spec2seq.evaluation.benchmark.sizes import SOURCE_LENGTH, TARGET_LENGTH, SyntheticName
@@ -218,7 +218,7 @@ def _run_synthetic(
 
 def _default_input(model: str) -> Path:
     """The test set of the bundled model's recipe, which no other model was made for."""
-    file = Path(__file__).resolve().parents[3] / "recipes" / BUNDLED_MODEL / "test.tsv.gz"
+    file = from_here(Path(__file__).resolve().parents[3] / "recipes" / BUNDLED_MODEL / "test.tsv.gz")
     if Path(model).name != BUNDLED_MODEL or not file.is_file():
         raise OptionError(f"there are no lines for model {model}; name a file with --input")
     return file

@@ -81,10 +81,14 @@ def bundled_model() -> Path:
     places = [*([Path(variable)] if variable else []), checkout]
     for place in places:
         if (place / BUNDLED_MODEL / "config.json").is_file():
-            folder, here = place / BUNDLED_MODEL, Path.cwd()
-            return folder.relative_to(here) if folder.is_relative_to(here) else folder
+            return from_here(place / BUNDLED_MODEL)
     tried = f"${MODELS_VARIABLE} ({variable or 'not set'}) and {checkout}"
     raise ModelNotFoundError(
         f"the bundled model {BUNDLED_MODEL} is neither in {tried}; set {MODELS_VARIABLE} to the models folder of a "
         "source checkout, or run `spec2seq generate --model` with a model of your own"
     )
+
+
+def from_here(path: Path) -> Path:
+    """A path as seen from the working directory where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
