@@ -161,11 +161,10 @@ def bench(
         raise OptionError("--synthetic makes its own model and texts: leave out MODEL, --input and --references")
 
     from spec2seq.evaluation.benchmark.run import BenchmarkOrder
-    from spec2seq.pipelines.drafter_choice import own_drafter
 
     order = BenchmarkOrder(
         str(model or (f"synthetic-{synthetic}" if synthetic else bundled_model())),
-        own_drafter(model or bundled_model()) if drafter == "auto" else chosen_drafter(drafter),
+        chosen_drafter(drafter, model or bundled_model()),
         settings,
         source_lang=source_lang,
         target_lang=target_lang,

@@ -76,7 +76,7 @@ def distill(
     from spec2seq.training.source_lines import SourceLines
 
     source = SourceLines.read(source_path)
-    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), backend, device, dtype, threads, tell)
+    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter, model), backend, device, dtype, threads, tell)
     pipeline.load_tokenizer()
     options = pipeline.options(**cast("GenerationArguments", {"num_beams": 1, **generation}))
     settings = DistillationSettings(

@@ -76,7 +76,7 @@ def exactness(
     texts = [line.text for line in islice(source.lines(), num_lines)]
     if not texts:
         raise InputError(f"{input_path} has no line, so there is nothing to compare; name a file with text")
-    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter), backend, device, dtype, threads, tell)
+    pipeline = Pipeline.from_pretrained(model, chosen_drafter(drafter, model), backend, device, dtype, threads, tell)
     options = pipeline.options(**cast("GenerationArguments", {"num_beams": 1, **generation}))
     text_options = TextOptions(source_lang, target_lang, source_prefix, long_input, lambda index: f"line {index + 1}")
     report = compare_with_plain(pipeline, texts, options, text_options, tolerance=tolerance, batch_tokens=batch_tokens)

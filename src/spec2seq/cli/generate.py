@@ -68,4 +68,4 @@ def generate(
     text = TextFlags(source_lang, target_lang, source_prefix, long_input, jsonl)
     engine = EngineFlags(threads, backend, dtype, device, batch_tokens)
     said = cast("GenerationArguments", generation)
-    Run(model, chosen_drafter(drafter), text, engine, said, stats).over_file(input_path, output_path)
+    Run(model, chosen_drafter(drafter, model), text, engine, said, stats).over_file(input_path, output_path)

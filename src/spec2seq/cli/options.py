@@ -125,8 +125,12 @@ def tell(notice: str) -> None:
     typer.echo(notice, err=True)
 
 
-def chosen_drafter(name: str) -> str | None:
-    """The flag's value as `Pipeline.from_pretrained` takes it."""
+def chosen_drafter(name: str, model: str | Path) -> str | None:
+    """The flag's value as `Pipeline.from_pretrained` takes it; "auto" as what it stands for with this model."""
+    if name == "auto":
+        from spec2seq.pipelines.drafter_choice import own_drafter
+
+        return own_drafter(model)
     return None if name == "none" else name
 
 

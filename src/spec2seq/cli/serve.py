@@ -114,7 +114,7 @@ def serve(
     from spec2seq.serving.server import Address, run_server
     from spec2seq.serving.service import ServiceSettings
 
-    chosen = chosen_drafter(drafter)
+    chosen = chosen_drafter(drafter, folder)
     settings = ServiceSettings(
         model_name=name or _name_of(folder),
         drafter_name=_name_of(chosen) if chosen else None,

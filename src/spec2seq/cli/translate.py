@@ -63,7 +63,7 @@ def translate(
     text = TextFlags(long_input=long_input, jsonl=jsonl)
     engine = EngineFlags(threads, backend, dtype, device, batch_tokens)
     said = cast("GenerationArguments", generation)
-    run = Run(model, chosen_drafter(drafter), text, engine, said, stats)
+    run = Run(model, chosen_drafter(drafter, model), text, engine, said, stats)
     if texts:
         run.over_texts(texts)
     else:
