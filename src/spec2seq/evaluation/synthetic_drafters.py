@@ -60,7 +60,11 @@ def _resized(config: DrafterConfig, verifier: ModelConfig) -> DrafterConfig:
     head_dim = config.width // config.num_heads
     num_heads = max(1, round(factor * config.num_heads))
     width = num_heads * head_dim
-    return replace(config, verifier=verifier, width=width, num_heads=num_heads, ffn_dim=ffn_dim)
+    shortlist_size = config.shortlist_size
+    if shortlist_size is not None:  # the same share of all tokens
+        shortlist_size = max(1, shortlist_size * verifier.target_vocab_size // config.verifier.target_vocab_size)
+    resized = replace(config, verifier=verifier, width=width, num_heads=num_heads, ffn_dim=ffn_dim)
+    return replace(resized, shortlist_size=shortlist_size)
 
 
 def _network(config: DrafterConfig) -> DrafterNetwork:
