@@ -63,8 +63,14 @@ def _resized(config: DrafterConfig, verifier: ModelConfig) -> DrafterConfig:
     shortlist_size = config.shortlist_size
     if shortlist_size is not None:  # the same share of all tokens
         shortlist_size = max(1, shortlist_size * verifier.target_vocab_size // config.verifier.target_vocab_size)
-    resized = replace(config, verifier=verifier, width=width, num_heads=num_heads, ffn_dim=ffn_dim)
-    return replace(resized, shortlist_size=shortlist_size)
+    return replace(
+        config,
+        verifier=verifier,
+        width=width,
+        num_heads=num_heads,
+        ffn_dim=ffn_dim,
+        shortlist_size=shortlist_size,
+    )
 
 
 def _network(config: DrafterConfig) -> DrafterNetwork:
