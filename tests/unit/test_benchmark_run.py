@@ -22,6 +22,7 @@ from spec2seq.evaluation.benchmark.run import BenchmarkOrder, run_benchmark
 from spec2seq.evaluation.benchmark.settings import BenchmarkSettings
 from spec2seq.evaluation.benchmark.systems import METHODS, Engine, System
 from spec2seq.evaluation.benchmark.task import DecodingTask
+from spec2seq.evaluation.peers import TransformersPeer
 from spec2seq.tokenization import TextTokenizer
 from tests.text_models import LINES, make_text_model
 
@@ -265,6 +266,43 @@ def test_a_peer_that_fails_is_left_out(folder: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr("spec2seq.evaluation.benchmark.loading.convert", broken)
     records = bench(folder, tmp_path / "out", contests=("spec2seq-greedy", "ctranslate2"), num_rounds=1)
     assert [record["reason"] for record in of_kind(records, "skipped")] == ["no such conversion"]
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["probe", "warm-up"])
+def test_a_method_in_which_a_peer_fails_is_left_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    from transformers import MarianMTModel
+
+    generate = MarianMTModel.generate
+
+    def refuse(self: Any, *arguments: Any, **options: Any) -> Any:
+        if "prompt_lookup_num_tokens" in options:
+            raise ValueError("this model cannot be assisted")
+        return generate(self, *arguments, **options)
+
+    monkeypatch.setattr(MarianMTModel, "generate", refuse)
+    changes: dict[str, Any] = {"contests": ("transformers-greedy", "transformers-assisted"), "is_full": is_full}
+    records = bench(folder, tmp_path / "out", num_rounds=1, **changes)
+    assert [(record["engine"], record["reason"]) for record in of_kind(records, "skipped")] == [
+        (
+            "transformers-assisted, float32, 1 thread, batch size 1",
+            "transformers failed: ValueError: this model cannot be assisted",
+        )
+    ]
+    passes = [system_from_dict(record["system"]).contest for record in of_kind(records, "pass")]
+    assert set(passes) == {"transformers-greedy"}
+
+
+def test_our_own_mistake_beside_a_peers_call_is_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(self: Any, sources: Any) -> Any:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(TransformersPeer, "_padded", mistaken)
+    with pytest.raises(ValueError, match="ours"):
+        bench(folder, tmp_path / "out", contests=("transformers-greedy",), num_rounds=1)
 
 
 def test_memory_is_that_of_a_process_of_its_own(folder: Path, tmp_path: Path) -> None:

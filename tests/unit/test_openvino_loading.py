@@ -147,6 +147,41 @@ def test_an_engine_of_another_network_is_noticed() -> None:
         check_verifier(verifier, _network(scale=0.3))
 
 
+LET_GO_AND_INTERRUPT = """
+import gc, signal, sys
+from pathlib import Path
+import torch
+from spec2seq.backends.openvino.loading import Loader
+from spec2seq.nn.seq2seq import Seq2Seq
+from spec2seq.testing import tiny_config
+
+def engine(seed):
+    network = Seq2Seq(tiny_config())
+    torch.manual_seed(seed)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.4)
+    return Loader("float32", 1, Path(sys.argv[1])).verifier(network)
+
+engines = [engine(0), engine(1)]
+while engines:
+    del engines[0]
+    gc.collect()
+rubbish = [bytearray(30_000) for _ in range(1000)]
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@needs_openvino
+def test_an_interrupt_is_one_after_engines_were_let_go(tmp_path: Path) -> None:
+    """With a Core for every program it was a segmentation fault, on processors with AMX."""
+    command = [sys.executable, "-c", LET_GO_AND_INTERRUPT, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
+
+
 @needs_openvino
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_drafter_is_rounded_to_int8_where_that_can_be(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spec2seq.errors import MissingExtraError, UnsupportedModelError
+from spec2seq.evaluation.peer_errors import call_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,7 @@ class SearchSettings:
 
 
 class CTranslate2Peer:
-    """A converted model.
+    """A converted model. What it is asked for raises PeerError where CTranslate2 fails.
 
     Args:
         folder: what `convert` wrote.
@@ -141,18 +142,20 @@ class CTranslate2Peer:
     def _translate(
         self, sources: Sequence[Sequence[int]], prefixes: list[list[str]] | None, settings: SearchSettings
     ) -> list[list[int]]:
-        results = self._translator.translate_batch(
-            [[self._source_tokens[token] for token in source] for source in sources],
-            target_prefix=prefixes,
-            beam_size=settings.beam_size,
-            max_decoding_length=settings.max_decoding_length,
-            min_decoding_length=settings.min_decoding_length,
-            length_penalty=settings.length_penalty,
-            repetition_penalty=settings.repetition_penalty,
-            no_repeat_ngram_size=settings.no_repeat_ngram_size,
-            max_input_length=0,
-            return_end_token=True,
-        )
+        tokens = [[self._source_tokens[token] for token in source] for source in sources]
+        with call_of("CTranslate2"):
+            results = self._translator.translate_batch(
+                tokens,
+                target_prefix=prefixes,
+                beam_size=settings.beam_size,
+                max_decoding_length=settings.max_decoding_length,
+                min_decoding_length=settings.min_decoding_length,
+                length_penalty=settings.length_penalty,
+                repetition_penalty=settings.repetition_penalty,
+                no_repeat_ngram_size=settings.no_repeat_ngram_size,
+                max_input_length=0,
+                return_end_token=True,
+            )
         return [[self._target_ids[token] for token in result.hypotheses[0]] for result in results]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spec2seq.evaluation.peer_errors import call_of
 from spec2seq.types import pad_rows
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ class TransformersPeer:
         Args:
             sources: ids of each source, EOS included.
             options: arguments of transformers' generate.
+
+        Raises:
+            PeerError: transformers failed.
         """
         ids, mask = self._padded(sources)
-        rows = self.model.generate(ids, attention_mask=mask, do_sample=False, **options)[:, 1:].tolist()
+        with call_of("transformers"):
+            outputs = self.model.generate(ids, attention_mask=mask, do_sample=False, **options)
+        rows = outputs[:, 1:].tolist()
         eos = self.model.config.eos_token_id
         return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
 
@@ -53,10 +59,15 @@ class TransformersPeer:
             decoder_start: what the target starts with.
             target: an output for it.
             banned: ids that are never chosen.
+
+        Raises:
+            PeerError: transformers failed.
         """
         ids, mask = self._padded([source])
         given = torch.tensor([[decoder_start, *target[:-1]]], device=ids.device)
-        logits = self.model(ids, attention_mask=mask, decoder_input_ids=given).logits[0].float()
+        with call_of("transformers"):
+            output = self.model(ids, attention_mask=mask, decoder_input_ids=given)
+        logits = output.logits[0].float()
         logits[:, list(banned)] = float("-inf")
         best: list[int] = logits.argmax(-1).tolist()
         return best

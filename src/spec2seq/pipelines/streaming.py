@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Protocol
 from unicodedata import east_asian_width
 
@@ -143,9 +144,8 @@ class TokenTexts(_ToldText):
 
 
 def _common_start(one: str, other: str) -> str:
-    # up to the end of the shorter one
-    differing = (i for i, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its)
-    return one[: next(differing, min(len(one), len(other)))]
+    differing = (i for i, (mine, its) in enumerate(zip_longest(one, other)) if mine != its)
+    return one[: next(differing, len(one))]
 
 
 def _num_settled(text: str) -> int:

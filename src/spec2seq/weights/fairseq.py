@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -153,8 +154,8 @@ class _DictionaryPair:
         source, target = Dictionary.read(self.source), Dictionary.read(self.target)
         are_same = source.symbols == target.symbols
         if checkpoint.settings.get("share_all_embeddings") and not are_same:
-            pairs = zip(source.symbols, target.symbols, strict=False)  # up to the end of the shorter one
-            place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(source), len(target)))
+            pairs = zip_longest(source.symbols, target.symbols)
+            place = next(i for i, (one, other) in enumerate(pairs) if one != other)
             raise CheckpointError(
                 f"{checkpoint.path} has one embedding for both languages, but {self.source.name} and "
                 f"{self.target.name} differ from line {place - 3} on: give the dictionaries of this model"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -28,6 +29,20 @@ def has_nncf() -> bool:
 def load_openvino() -> Any:
     """The module `openvino`. Raises MissingExtraError."""
     return _load("openvino", "backend='openvino' and dtype='int8' need OpenVINO, which is not installed")
+
+
+@cache
+def load_core() -> Any:
+    """The one `openvino.Core` of the process, which lives as long as that.
+
+    On processors with AMX, OpenVINO 2026.4 gives the thread that makes the first use of a Core a stack for signals, and
+    takes it away with the Core. Where another Core was made in between, the thread is left with a stack that is gone,
+    and the next signal, an interrupt say, ends the process with a segmentation fault.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+    """
+    return load_openvino().Core()
 
 
 def load_nncf() -> Any:

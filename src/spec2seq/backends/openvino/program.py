@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from spec2seq.backends.openvino.library import load_openvino
+from spec2seq.backends.openvino.library import load_core, load_openvino
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -55,7 +55,7 @@ class Program:
         constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
         self.num_bytes = sum(node.get_byte_size() for node in constants)
         start = time.perf_counter()
-        self._request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+        self._request = load_core().compile_model(model, "CPU", settings).create_infer_request()
         self.seconds_to_compile = time.perf_counter() - start
         # the compiled graph keeps the order, but may call things otherwise
         self._inputs, self._outputs = (

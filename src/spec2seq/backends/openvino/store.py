@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spec2seq.backends.openvino.library import load_openvino
+from spec2seq.backends.openvino.library import load_core, load_openvino
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,7 +114,7 @@ def _damage(entry: Path) -> str | None:
 
 
 def _read(entry: Path) -> dict[str, Any]:
-    core = load_openvino().Core()
+    core = load_core()
     return {file.stem: core.read_model(file) for file in sorted(entry.glob("*.xml"))}
 
 

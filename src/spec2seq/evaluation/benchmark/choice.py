@@ -14,6 +14,7 @@ from spec2seq.evaluation.benchmark.settings import PROBE_PASSES
 from spec2seq.evaluation.benchmark.setup import engine_record
 from spec2seq.evaluation.benchmark.systems import DRAFTING, System, catalogue, select
 from spec2seq.evaluation.benchmark.timing import batches_of, timed_pass
+from spec2seq.evaluation.peer_errors import PeerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,11 @@ def choose_systems(setup: BenchmarkSetup, outputs: IdLists | None) -> Contestant
         if loaded is None:
             continue
         if outputs is not None:
-            _note_agreement(setup, systems[0], loaded, outputs, shares)
+            try:
+                _note_agreement(setup, systems[0], loaded, outputs, shares)
+            except PeerError as error:
+                setup.skip(systems[0], str(error))
+                continue
         if _competes(setup, engine, shares):
             setup.tell(f"probe: {engine.maker} {engine.label}")
             _probe_all(setup, [LoadedSystem(system, loaded) for system in systems], seconds)
@@ -108,7 +113,12 @@ def _competes(setup: BenchmarkSetup, engine: Engine, shares: dict[tuple[str, str
 
 def _probe_all(setup: BenchmarkSetup, systems: Sequence[LoadedSystem], seconds: dict[int, dict[System, float]]) -> None:
     for batch_size, known in seconds.items():
-        known.update({one.system: _probe(setup, one, batch_size) for one in systems if one.system.takes(batch_size)})
+        for one in systems:
+            if one.system.takes(batch_size):
+                try:
+                    known[one.system] = _probe(setup, one, batch_size)
+                except PeerError as error:
+                    setup.skip_method(one.system, batch_size, str(error))
 
 
 def _probe(setup: BenchmarkSetup, system: LoadedSystem, batch_size: int) -> float:

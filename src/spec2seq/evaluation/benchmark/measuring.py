@@ -10,6 +10,7 @@ from spec2seq.evaluation.benchmark.engines import LoadedSystem
 from spec2seq.evaluation.benchmark.provenance import load
 from spec2seq.evaluation.benchmark.records import system_as_dict
 from spec2seq.evaluation.benchmark.timing import batches_of, by_turns, in_order, timed_pass
+from spec2seq.evaluation.peer_errors import PeerError
 from spec2seq.pipelines.results import sum_stats
 
 if TYPE_CHECKING:
@@ -80,11 +81,8 @@ class _Measurement:
         system = runner.system
         try:
             timed = timed_pass(runner, self._batches, self._setup.clock)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            if system.engine.maker == "spec2seq":
-                raise  # our own failures are told as what they are
-            reason = f"{system.engine.name} at batch size {self._batch_size}: {type(error).__name__}: {error}"
-            self._setup.skip(system, reason)  # the report lists it
+        except PeerError as error:
+            self._setup.skip_method(system, self._batch_size, str(error))  # the report lists it
             return None
         self._expected[system] = timed.seconds
         self._note(system, WARM_UP, timed)

@@ -42,7 +42,15 @@ class BenchmarkSetup:
     def skip(self, system: System, reason: str) -> None:
         """Leave out an engine, and say why, once."""
         engine = system.engine
-        what = f"{engine.maker} {engine.name}" if engine.maker == "spec2seq" else engine.maker
+        self._leave_out(f"{engine.maker} {engine.name}" if engine.maker == "spec2seq" else engine.maker, reason)
+
+    def skip_method(self, system: System, batch_size: int, reason: str) -> None:
+        """Leave out one method of an engine at a batch size, and say why."""
+        engine = system.engine
+        threads = f"{engine.threads} thread{'s' if engine.threads > 1 else ''}"
+        self._leave_out(f"{system.contest}, {engine.dtype}, {threads}, batch size {batch_size}", reason)
+
+    def _leave_out(self, what: str, reason: str) -> None:
         if what not in self.skipped:
             self.skipped[what] = reason
             self.records.add("skipped", {"engine": what, "reason": reason})
