@@ -109,7 +109,7 @@ def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, Any
         for width, expected in plain.items():
             assert torch.equal(_steps(verifier, width), expected)
     assert _sized(verifier, "step") == {1, 5, 9}
-    assert _sized(verifier, "encoder") == _sized(verifier, "cross") == {16}
+    assert _sized(verifier, "encoder") == _sized(verifier, "cross") == {32}
     _steps(verifier, 4, rows=2)
     assert _sized(verifier, "step") == {1, 5, 9}
 
@@ -118,11 +118,11 @@ def test_frequent_sizes_get_programs_that_compute_the_same(graphs: dict[str, Any
 def test_alternating_sizes_get_programs_sooner(graphs: dict[str, Any]) -> None:
     verifier = _verifier(graphs)
     tokens = torch.full((1, 40), 7)
-    for width in (9, 30, 9, 30):
+    for width in (9, 40, 9, 40):
         verifier.encode(SourceBatch(tokens[:, :width], torch.tensor([width])))
         assert _sized(verifier, "encoder") == set()
     verifier.encode(SourceBatch(tokens[:, :9], torch.tensor([9])))
-    assert _sized(verifier, "encoder") == {16}
+    assert _sized(verifier, "encoder") == {32}
 
 
 @pytest.mark.usefixtures("costs")
@@ -241,5 +241,6 @@ def test_sizes_are_few_and_never_too_small() -> None:
         assert len(set(sizes)) < 60
     alone = [padded_queries(count, 1) for count in range(1, 34)]
     assert alone == [1, *sorted([5, 9, 13, 17, 21, 25, 29, 33] * 4)]
-    assert [padded_length(length) for length in (0, 1, 16, 17)] == [0, 16, 16, 32]
+    assert [padded_length(length, 1) for length in (0, 1, 32, 33)] == [0, 32, 32, 64]
+    assert [padded_length(length, 2) for length in (0, 1, 16, 17)] == [0, 16, 16, 32]
     assert [padded_prefix(length) for length in (1, 8, 9)] == [8, 8, 16]

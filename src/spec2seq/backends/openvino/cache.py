@@ -47,7 +47,7 @@ class EngineCache:
     def reserve(self, num_slots: int) -> None:
         """Make room for so many slots."""
         if num_slots > self.num_slots:
-            self._reallocate(self._buffer.shape[2], padded_length(num_slots))
+            self._reallocate(self._buffer.shape[2], padded_length(num_slots, self.num_rows))
 
     def views(self) -> dict[str, Array]:
         """The inputs of a graph, [run_rows, slots, H, d] each; the same object until rows or memory change."""

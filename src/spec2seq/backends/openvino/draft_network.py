@@ -37,7 +37,7 @@ class OpenVinoDraftNetwork:
         """See `interfaces.DraftNetwork.encode`."""
         lengths = source.lengths.clamp(max=self.config.max_source_positions)
         longest = int(lengths.max())
-        width = min(padded_length(longest), self.config.max_source_positions)
+        width = min(padded_length(longest, len(lengths)), self.config.max_source_positions)
         ids = np.full((len(lengths), width), self.config.model.pad_token_id, dtype=np.int32)
         ids[:, :longest] = source.ids[:, :longest].numpy()
         mask = padding_mask(lengths.numpy(), len(ids), width)

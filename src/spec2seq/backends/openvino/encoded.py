@@ -82,7 +82,7 @@ class EngineSource:
         if not has_much_free(padded_rows(move.num_rows), self.tensors["cross"].shape[2]):
             return replace(self, lengths=lengths)
         # the longest source may have left as well
-        width = padded_length(int(lengths.max())) if len(lengths) else 0
+        width = min(self.width, padded_length(int(lengths.max()), len(lengths))) if len(lengths) else 0
         kept = {
             name: _rows(name, tensor, move.num_rows).narrow(_LAYOUTS[name].width, 0, width)
             for name, tensor in self.tensors.items()

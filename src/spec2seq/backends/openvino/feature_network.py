@@ -65,7 +65,7 @@ class OpenVinoFeatureNetwork:
     def encode(self, hidden: Tensor, lengths: Tensor) -> EngineSource:
         """See `interfaces.FeatureNetwork.encode`."""
         num_rows, longest, depth = hidden.shape
-        width = padded_length(longest)
+        width = padded_length(longest, num_rows)
         states = np.zeros((num_rows, width, depth), dtype=np.float32)
         states[:, :longest] = hidden.numpy()
         places = self._table[np.minimum(np.arange(width), len(self._table) - 1)]

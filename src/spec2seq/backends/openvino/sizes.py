@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-STEP = 16  # cached slots and source positions are padded to multiples of so many
-
+STEP = 16  # cached slots and source positions of several rows are padded to multiples of so many
+_WIDE_STEP = 32  # those of a single row, which can afford idle places better than other sizes
 _PREFIX_STEP = 8
 _EXACT_ROWS = 8
 _EXACT_QUERIES = 16
 _SINGLE_ROW_STEP = 4
 
 
-def padded_length(length: int) -> int:
-    """For cached slots and source positions."""
-    return -(-length // STEP) * STEP
+def padded_length(length: int, num_rows: int) -> int:
+    """For cached slots and source positions of so many rows."""
+    step = max(STEP, _WIDE_STEP // max(num_rows, 1))
+    return -(-length // step) * step
 
 
 def padded_prefix(length: int) -> int:

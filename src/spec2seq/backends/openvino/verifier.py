@@ -58,7 +58,7 @@ class OpenVinoVerifier:
             )
         if shortest < 1:
             raise InputError("a source has 0 tokens; leave empty sources out")
-        width = padded_length(longest)
+        width = padded_length(longest, len(source.lengths))
         ids = np.full((len(source.lengths), width), self.config.pad_token_id, dtype=np.int32)
         ids[:, :longest] = source.ids[:, :longest].numpy()
         mask = padding_mask(source.lengths.numpy(), len(ids), width)
@@ -68,8 +68,9 @@ class OpenVinoVerifier:
 
     def from_encoder(self, hidden: Tensor, lengths: Tensor) -> VerifierSource:
         """Make the cross-attention keys and values of encoder states hidden [B, S, D], lengths [B]."""
-        states = np.zeros((len(hidden), padded_length(hidden.shape[1]), hidden.shape[2]), dtype=np.float32)
-        states[:, : hidden.shape[1]] = hidden.numpy()
+        num_rows, width, size = hidden.shape
+        states = np.zeros((num_rows, padded_length(width, num_rows), size), dtype=np.float32)
+        states[:, :width] = hidden.numpy()
         return self._with_cross(states, lengths)
 
     def new_cache(self, num_rows: int) -> EngineCache:
