@@ -10,7 +10,6 @@ from spec2seq.errors import Spec2SeqError
 from spec2seq.evaluation.benchmark.agreement import measure_agreement
 from spec2seq.evaluation.benchmark.engines import LoadedSystem
 from spec2seq.evaluation.benchmark.records import system_as_dict
-from spec2seq.evaluation.benchmark.settings import PROBE_PASSES
 from spec2seq.evaluation.benchmark.setup import engine_record
 from spec2seq.evaluation.benchmark.systems import DRAFTING, System, catalogue, select
 from spec2seq.evaluation.benchmark.timing import batches_of, timed_pass
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from spec2seq.evaluation.benchmark.setup import BenchmarkSetup
     from spec2seq.evaluation.benchmark.systems import Engine
     from spec2seq.evaluation.benchmark.timing import IdLists
+
+# An engine prepares itself for the sizes it meets often while it runs: passes go on until its best one shows
+_FEWEST_PROBES, _PROBE_SECONDS = 2, 3.0
 
 Contestants = Mapping[int, Sequence[System]]
 """The systems to measure, by batch size."""
@@ -122,13 +124,16 @@ def _probe_all(setup: BenchmarkSetup, systems: Sequence[LoadedSystem], seconds: 
 
 
 def _probe(setup: BenchmarkSetup, system: LoadedSystem, batch_size: int) -> float:
-    """The shortest of a few passes over a few texts, in seconds, after one that warms up."""
+    """The shortest of some passes over a few texts, in seconds, after one that warms up."""
     if setup.settings.is_full:
         return 0.0
     texts = setup.typical(max(setup.settings.num_probe_texts, batch_size))
     batches, _ = batches_of(texts, batch_size)
     timed_pass(system, batches, setup.clock)
-    return min(timed_pass(system, batches, setup.clock).seconds for _ in range(PROBE_PASSES))
+    seconds: list[float] = []
+    while len(seconds) < _FEWEST_PROBES or sum(seconds) < _PROBE_SECONDS:
+        seconds.append(timed_pass(system, batches, setup.clock).seconds)
+    return min(seconds)
 
 
 def _winners(setup: BenchmarkSetup, batch_size: int, seconds: dict[System, float]) -> list[System]:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from spec2seq.evaluation.quality import Task
 
 MIN_AGREEMENT = 0.99
-PROBE_PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class BenchmarkSettings:
     threads: tuple[int, ...] = (1, 2)
     is_full: bool = False
     block_sizes: tuple[int, ...] = (2, 4, 8, 12, 16, 24)
-    num_probe_texts: int = 8
+    num_probe_texts: int = 16
     num_agreement_texts: int = 40
     num_cost_texts: int = 8
     measures_memory: bool = True
