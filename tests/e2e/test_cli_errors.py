@@ -143,7 +143,8 @@ def test_input_that_is_not_utf8_loses_nothing(
 
 
 def test_full_disk_on_an_output_device(fails: Callable[..., str], model: Path) -> None:
-    assert "No space left on device" in fails(1, generate(model, *GREEDY, "--output", "/dev/full"))
+    said = fails(1, generate(model, *GREEDY, "--output", "/dev/full"))
+    assert "No space left on device: /dev/full" in said
     assert Path("/dev/full").is_char_device()
     assert not Path("/dev/full.part").exists()
 

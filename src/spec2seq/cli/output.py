@@ -11,6 +11,7 @@ from spec2seq.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from io import FileIO
     from pathlib import Path
 
 
@@ -48,7 +49,7 @@ class DeviceOutput:
         self._file = path.open("wb", buffering=0)
 
     def write(self, data: bytes) -> None:
-        _write_all(self._file.fileno(), data)
+        _write_all(self._file, data)
 
     def finish(self) -> None:
         self._file.close()
@@ -76,7 +77,7 @@ class ResumableOutput:
         self.num_done = self._drop_unfinished_line()
 
     def write(self, data: bytes) -> None:
-        _write_all(self._file.fileno(), data)
+        _write_all(self._file, data)
 
     def finish(self) -> None:
         self._file.close()
@@ -133,7 +134,11 @@ def is_resumable(path: Path | None) -> bool:
     return path is not None and (path.is_file() or not path.exists())
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while view:
+            view = view[file.write(view) :]
+    except OSError as error:
+        error.filename = file.name  # which it does not know otherwise
+        raise

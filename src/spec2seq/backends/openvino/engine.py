@@ -49,6 +49,7 @@ class Engine:
         sizes: for every graph the names of its inputs' varying sizes, by input and dimension.
         precision: what they compute in.
         threads: how many threads they get.
+        dtype: of keys and values: float32, or int16 for the bits of bfloat16.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Engine:
         threads: ThreadPlan,
     ) -> None:
         self.graphs, self.sizes, self.precision, self.threads = graphs, sizes, precision, threads
+        self.dtype = torch.int16 if any(map(_has_bfloat16_ports, graphs.values())) else torch.float32
         self._programs: dict[_Key, Program] = {}
         self._ahead: dict[str, tuple[_Key, Future[Program]]] = {}  # by graph
         self._sized: dict[tuple[str, Outputs, Sizes], Program] = {}
@@ -66,11 +68,6 @@ class Engine:
         self._lost: dict[tuple[str, Outputs, Sizes], float] = defaultdict(float)
         self._bytes_left = _MOST_BYTES
         self._untrusted: set[str] = set()  # graphs that compute something else with fixed sizes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of keys and values: float32, or int16 for the bits of bfloat16."""
-        return torch.int16 if self.precision == "bfloat16" else torch.float32
 
     def program(self, name: str, num_positions: int, outputs: Outputs = None, sizes: Sizes | None = None) -> Program:
         """What runs a graph.
@@ -151,3 +148,7 @@ class Engine:
 
     def _num_threads(self, num_positions: int) -> int:
         return self.threads.few if num_positions <= FEW_POSITIONS else self.threads.many
+
+
+def _has_bfloat16_ports(graph: Any) -> bool:
+    return any(port.get_element_type().get_type_name() == "bf16" for port in (*graph.inputs, *graph.outputs))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spec2seq.backends.native import support
 from spec2seq.backends.openvino.draft_graphs import draft_graphs, draft_inputs
 from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
@@ -20,7 +21,12 @@ from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
 from spec2seq.backends.openvino.tracing import size_names
 from spec2seq.backends.openvino.verifier import OpenVinoVerifier
-from spec2seq.backends.openvino.verifier_graphs import step_outputs, verifier_graphs, verifier_inputs
+from spec2seq.backends.openvino.verifier_graphs import (
+    source_graphs,
+    step_outputs,
+    verifier_graphs,
+    verifier_inputs,
+)
 from spec2seq.types import Prefix, SourceBatch, Wanted
 
 if TYPE_CHECKING:
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 
 # What is run to find the best number of threads: rows of few and of many rows x positions, and queries per row
 _FEW_ROWS, _MANY_ROWS, _QUERIES = 1, 8, 8
+
+_COMPILED = "steps are compiled"  # noted beside an entry: numba keeps its own, and takes seconds where it has none
 
 
 @dataclass(frozen=True)
@@ -69,17 +77,44 @@ class Loader:
             UserWarning: what was kept is damaged, or nothing can be kept.
         """
         config = network.config
+        if self.precision == "int8" and support.can_run(config):
+            return self._verifier_with_own_steps(network)
         entry = _Entry(GraphStore(self.folder), entry_key("verifier", network, config, self.precision))
         engine = self._engine(
             entry,
             verifier_inputs(config),
-            lambda: verifier_graphs(network),
+            lambda: in_precision(verifier_graphs(network), self.precision),
             lambda trial: check_verifier(OpenVinoVerifier(config, trial), network),
         )
         verifier = OpenVinoVerifier(config, engine)
         self._set_threads(engine, entry, partial(_verify, verifier))
         many = FEW_POSITIONS + 1
         engine.compile_ahead(("encoder", many, None), ("cross", many, None), ("step", 1, step_outputs(hidden_layers)))
+        return verifier
+
+    def _verifier_with_own_steps(self, network: Seq2Seq) -> OpenVinoVerifier:
+        """Steps are machine code with int8 weights; the encoder runs once per source, in a precision that costs less
+        of the scores'."""
+        from spec2seq.backends.native.step_program import StepProgram
+
+        config, step = network.config, StepProgram(network)
+        loader = replace(self, precision="bfloat16" if "amx_bf16" in support.processor_flags() else "float32")
+        entry = _Entry(GraphStore(self.folder), entry_key("source", network, config, loader.precision))
+        is_compiled = bool(entry.store.noted(entry.key, _COMPILED))
+        if self.on_convert and not is_compiled:
+            self.on_convert()
+        engine = replace(loader, on_convert=None)._engine(
+            entry,
+            verifier_inputs(config),
+            lambda: source_graphs(network),
+            lambda trial: check_verifier(OpenVinoVerifier(config, trial, step), network),
+        )
+        verifier = OpenVinoVerifier(config, engine, step)
+        if not is_compiled:
+            _verify(verifier, _FEW_ROWS)
+            entry.store.note(entry.key, _COMPILED, True)
+        self._set_threads(engine, entry, partial(_verify, verifier))
+        engine.compile_ahead(("encoder", FEW_POSITIONS + 1, None), ("cross", FEW_POSITIONS + 1, None))
         return verifier
 
     def draft_network(self, network: SpecDrafterNetwork) -> OpenVinoDraftNetwork:
@@ -89,7 +124,7 @@ class Loader:
         engine = self._engine(
             entry,
             draft_inputs(config),
-            lambda: draft_graphs(network),
+            lambda: in_precision(draft_graphs(network), self.precision),
             lambda trial: check_draft_network(OpenVinoDraftNetwork(config, trial), network),
         )
         drafting = OpenVinoDraftNetwork(config, engine)
@@ -105,7 +140,7 @@ class Loader:
         engine = self._engine(
             entry,
             feature_inputs(config),
-            lambda: feature_graphs(network),
+            lambda: in_precision(feature_graphs(network), self.precision),
             lambda trial: check_feature_network(OpenVinoFeatureNetwork(network, trial), network),
         )
         drafting = OpenVinoFeatureNetwork(network, engine)
@@ -128,7 +163,7 @@ class Loader:
         def convert() -> dict[str, Any]:
             if self.on_convert:
                 self.on_convert()
-            graphs = in_precision(make_graphs(), self.precision)
+            graphs = make_graphs()
             found.append(check(Engine(graphs, sizes, self.precision, ThreadPlan(1, 1))))
             return graphs
 

@@ -19,6 +19,7 @@ from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
 
 if TYPE_CHECKING:
+    from spec2seq.backends.native.step_program import StepProgram
     from spec2seq.backends.openvino.engine import Engine
     from spec2seq.backends.openvino.program import Program
     from spec2seq.config import ModelConfig
@@ -36,9 +37,9 @@ class OpenVinoVerifier:
         engine: what holds and runs the graphs.
     """
 
-    def __init__(self, config: ModelConfig, engine: Engine) -> None:
-        """`engine` has the graphs of `verifier_graphs`."""
-        self.config, self.engine = config, engine
+    def __init__(self, config: ModelConfig, engine: Engine, step: StepProgram | None = None) -> None:
+        """`engine` has the graphs of `verifier_graphs`, of which `step` may take the place of the one of that name."""
+        self.config, self.engine, self._step = config, engine, step
         self.device = torch.device("cpu")
         self._inputs: StepInputs | None = None
         self._is_relative = config.positions == "relative"
@@ -124,14 +125,16 @@ class OpenVinoVerifier:
         self._inputs.fill(call, cache.slot_positions)
         return self._inputs
 
-    def _program(self, shape: Shape, wanted: Wanted, *, are_all_scored: bool) -> Program:
+    def _program(self, shape: Shape, wanted: Wanted, *, are_all_scored: bool) -> Program | StepProgram:
         """What runs a call of this shape."""
+        if self._step is not None:
+            return self._step
         sizes = None
         if shape.rows == 1 and are_all_scored:
             sizes = ("rows", 1), ("queries", shape.queries), ("scored", shape.queries)
         return self.engine.program("step", shape.rows * shape.queries, step_outputs(wanted.hidden_layers), sizes)
 
-    def _hidden(self, program: Program, call: Call, wanted: Wanted) -> Tensor | None:
+    def _hidden(self, program: Program | StepProgram, call: Call, wanted: Wanted) -> Tensor | None:
         if not wanted.hidden_layers:
             return None
         num_rows, num_queries = call.tokens.shape

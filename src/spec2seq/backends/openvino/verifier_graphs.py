@@ -30,11 +30,17 @@ def verifier_graphs(network: Seq2Seq) -> dict[str, Any]:
     step: see `StepModule`.
     """
     network = cast("Seq2Seq", with_scaled_queries(network))
+    step = trace_graph(StepModule(network), verifier_inputs(network.config)["step"], ["logits", "new", "states"])
+    return {**source_graphs(network), "step": step}
+
+
+def source_graphs(network: Seq2Seq) -> dict[str, Any]:
+    """The graphs "encoder" and "cross" alone."""
+    network = cast("Seq2Seq", with_scaled_queries(network))
     inputs = verifier_inputs(network.config)
     return {
         "encoder": trace_graph(_EncoderModule(network), inputs["encoder"], ["hidden"]),
         "cross": trace_graph(network.cross, inputs["cross"], ["cross"]),
-        "step": trace_graph(StepModule(network), inputs["step"], ["logits", "new", "states"]),
     }
 
 

@@ -1,0 +1,180 @@
+"""A decoder with int8 weights that runs like a compiled graph: arrays are bound to it, then it runs, then they are read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spec2seq.backends.native.decoder_step import Factors, Places, Sizes, Tables, decoder_step, room_bytes
+from spec2seq.backends.native.packing import PackedWeights, padded_outputs, with_residual
+from spec2seq.backends.native.rows import ACTIVATIONS
+from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configuration
+from spec2seq.backends.native.vectors import LANES, LOG2_E
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor
+
+    from spec2seq.config import ModelConfig
+    from spec2seq.nn.layers import DecoderLayer
+    from spec2seq.nn.seq2seq import Seq2Seq
+    from spec2seq.nn.sublayer import Norm, Sublayer
+
+Array = np.ndarray[Any, Any]
+
+_ALIGNMENT = 64
+_KEYS_VALUES = "past_keys", "past_values", "source_keys", "source_values"
+
+
+class StepProgram:
+    """Runs a network's decoder. Not safe for use from several threads at once; others may run meanwhile.
+
+    Takes and gives what the graph "step" of the OpenVINO engine does, keys and values in fp32.
+    """
+
+    def __init__(self, network: Seq2Seq, *, uses_tiles: bool | None = None) -> None:
+        """A network in fp32 that `support.can_run`. Tiles (AMX) are used where there are any unless that is said."""
+        self._has_tiles = may_use_tiles() if uses_tiles is None else uses_tiles
+        config, embedding = network.config, network.decoder.embedding
+        assert embedding.positions is not None
+        self._sizes = _sizes(config, len(embedding.positions))
+        scale = config.head_dim**-0.5 if config.is_attention_scaled else 1.0
+        self._factors = Factors(config.embedding_scale, scale * LOG2_E, config.norm_eps)
+        self._weights = PackedWeights.of([*_matrices(network)])
+        self._numbers = (
+            _array(embedding.tokens), _array(embedding.positions), np.concatenate([*_vectors(network)])
+        )  # fmt: skip
+        self._tables = Tables(*(numbers.ctypes.data for numbers in self._numbers))
+        self._bound: dict[str, Mapping[str, Array]] = {}
+        self._keys_values = np.zeros((config.decoder_layers, len(_KEYS_VALUES)), np.int64)
+        self._lists = np.zeros((2, 0), np.int64)
+        self._room = _aligned_bytes(0)
+        self._outputs: dict[str, Array] = {}
+
+    def bind_group(self, group: str, arrays: Mapping[str, Array]) -> None:
+        """Let inputs be read from these arrays; nothing to do where they are the last ones of that group."""
+        if self._bound.get(group) is arrays:
+            return
+        self._bound[group] = arrays
+        for column, name in enumerate(_KEYS_VALUES):
+            if f"{name}0" in arrays:
+                places = [arrays[f"{name}{layer}"].ctypes.data for layer in range(self._sizes.layers)]
+                self._keys_values[:, column] = places
+
+    def run(self) -> None:
+        """Compute the outputs from what the bound arrays hold now."""
+        call, source_mask = self._bound["call"], self._bound["source"]["source_mask"]
+        tokens, mask, scored = call["tokens"], call["mask"], self._bound["scored"]["scored"]
+        num_rows, num_keys = tokens.size, max(mask.shape[3], source_mask.shape[3])
+        self._make_room(num_rows, num_keys, scored.size)
+        is_tiled = self._has_tiles and num_rows > 1
+        tiles = tile_configuration(min(num_rows, MAX_ROWS)).ctypes.data if is_tiled else 0
+        outputs = (self._outputs[name].ctypes.data for name in ("new", "states", "logits"))
+        decoder_step(
+            self._sizes, self._factors, self._tables, self._weights.places, tokens, call["positions"], mask,
+            source_mask, scored, self._keys_values, self._lists, Places(tiles, self._room.ctypes.data, *outputs),
+        )  # fmt: skip
+        self._shape = tokens.shape, scored.size
+
+    def output(self, name: str) -> Array:
+        """A view of an output, valid until the next run: new [L * B, n, 3, H, d], states [B, n, L + 1, D], logits
+        [m, V]."""
+        (num_rows, num_queries), num_scored = self._shape
+        sizes = self._sizes
+        shape: tuple[int, ...] = num_scored, sizes.outputs
+        if name == "new":
+            shape = sizes.layers * num_rows, num_queries, 3, sizes.heads, sizes.head_width
+        elif name == "states":
+            shape = num_rows, num_queries, sizes.layers + 1, sizes.width
+        count = int(np.prod(shape))
+        return self._outputs[name][:count].reshape(shape)
+
+    def _make_room(self, num_rows: int, num_keys: int, num_scored: int) -> None:
+        sizes = self._sizes
+        if self._lists.shape[1] < num_keys:
+            self._lists = np.zeros((2, num_keys), np.int64)
+        num_bytes = room_bytes(sizes, num_rows, self._lists.shape[1])
+        if len(self._room) < num_bytes:
+            self._room = _aligned_bytes(num_bytes)
+        counts = {
+            "new": 3 * sizes.layers * num_rows * sizes.heads * sizes.head_width,
+            "states": num_rows * (sizes.layers + 1) * sizes.width,
+            "logits": num_scored * sizes.outputs + LANES,
+        }
+        for name, count in counts.items():
+            if name not in self._outputs or len(self._outputs[name]) < count:
+                self._outputs[name] = np.zeros(count, np.float32)
+
+
+def _sizes(config: ModelConfig, num_positions: int) -> Sizes:
+    return Sizes(
+        layers=config.decoder_layers,
+        width=config.d_model,
+        heads=config.decoder_heads,
+        head_width=config.head_dim,
+        inner=config.decoder_ffn_dim,
+        outputs=config.target_vocab_size,
+        activation=ACTIVATIONS.index(config.activation),
+        is_pre_norm=int(config.is_pre_norm),
+        has_final_norm=int(config.has_final_norm),
+        has_embedding_norm=int(config.has_embedding_norm),
+        positions=num_positions,
+        offset=config.position_offset,
+        pad_token=config.pad_token_id if config.positions == "fairseq_sinusoidal" else -1,
+    )
+
+
+def _sublayers(layer: DecoderLayer) -> tuple[Sublayer, Sublayer, Sublayer]:
+    return layer.attention, layer.cross_attention, layer.ffn
+
+
+def _matrices(network: Seq2Seq) -> Iterator[Array]:
+    """In the order of `decoder_step`."""
+    for layer in network.decoder.layers:
+        for sublayer in _sublayers(layer):
+            first, _, second, _ = sublayer.weights
+            yield from (_array(first), _array(second))
+    yield with_residual(_array(network.output_weight))
+
+
+def _vectors(network: Seq2Seq) -> Iterator[Array]:
+    """In the order of `Tables.vectors`."""
+    decoder = network.decoder
+    if decoder.embedding.norm is not None:
+        yield _norm_numbers(decoder.embedding.norm)
+    for layer in decoder.layers:
+        for sublayer in _sublayers(layer):
+            if sublayer.is_pre_norm:
+                yield _norm_numbers(sublayer.norm)
+            first, first_bias, second, second_bias = sublayer.weights
+            yield from (_bias(first_bias, len(first)), _bias(second_bias, len(second)))
+            if not sublayer.is_pre_norm:
+                yield _norm_numbers(sublayer.norm)
+    if decoder.final_norm is not None:
+        yield _norm_numbers(decoder.final_norm)
+    yield _bias(network.output_bias, padded_outputs(network.config.target_vocab_size))
+
+
+def _norm_numbers(norm: Norm) -> Array:
+    assert norm.bias is not None
+    return np.concatenate([_array(norm.weight), _array(norm.bias)])
+
+
+def _bias(bias: Tensor | None, count: int) -> Array:
+    """Zeros where there is none, or less than `count`."""
+    numbers = np.zeros(count, np.float32)
+    if bias is not None:
+        numbers[: bias.numel()] = _array(bias).ravel()
+    return numbers
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.detach().float().numpy())
+
+
+def _aligned_bytes(count: int) -> Array:
+    memory = np.zeros(count + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + count]
