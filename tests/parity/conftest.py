@@ -83,19 +83,20 @@ def in_order(rows: int, width: int) -> Tensor:
 
 @pytest.fixture(scope="session")
 def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pair]:
-    made: dict[tuple[str, str], Pair] = {}
+    made: dict[tuple[str, str, str], Pair] = {}
 
-    def make(name: str, dtype: str = "exact") -> Pair:
+    def make(name: str, dtype: str = "exact", config: dict[str, Any] | None = None) -> Pair:
         is_t5 = "t5" in name
         dtype = dtype if dtype != "exact" else "float32" if is_t5 else "float64"
-        if (name, dtype) not in made:
-            hf = tiny_hf_model(name, seed=3)
+        key = name, dtype, str(config)
+        if key not in made:
+            hf = tiny_hf_model(name, seed=3, config=config)
             folder = tmp_path_factory.mktemp(name)
             hf.save_pretrained(folder)
             network = load_model(folder, dtype).network
             tolerance = 1e-9 if dtype == "float64" else 2e-5
-            made[name, dtype] = Pair(hf.to(getattr(torch, dtype)), TorchVerifier(network), tolerance)
-        return made[name, dtype]
+            made[key] = Pair(hf.to(getattr(torch, dtype)), TorchVerifier(network), tolerance)
+        return made[key]
 
     return make
 

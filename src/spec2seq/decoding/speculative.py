@@ -100,7 +100,7 @@ class SpeculativeSearch(Search):
         scores = self._scores(output, draft)
         best_scores, _ = scores.top(self.rule.num_top)
         watch.lap("verify")
-        acceptance = self._force_eos(self._accept(draft, scores))
+        acceptance = self._force_eos(self._accept(draft, scores), draft.num_slots)
         if self.drafting and prefix:
             self.drafting.drafter.commit(prefix, acceptance, output)
         outcome = _Outcome.read(proposed, draft, acceptance, best_scores)
@@ -161,13 +161,13 @@ class SpeculativeSearch(Search):
     def _accept(self, draft: DraftBlock, scores: Scores) -> Acceptance:
         return self.rule.accept(draft, scores)
 
-    def _force_eos(self, acceptance: Acceptance) -> Acceptance:
+    def _force_eos(self, acceptance: Acceptance, num_slots: int) -> Acceptance:
         """The token on the last allowed position is the forced EOS; a fitted draft never reaches that far."""
-        if not self.options.forced_eos_token_ids:
+        room = self.state.max_lengths - 1 - self.state.lengths
+        if not self.options.forced_eos_token_ids or min(room.tolist()) > num_slots:
             return acceptance
         forced = min(self.options.forced_eos_token_ids)
-        room = on_device(self.state.max_lengths - 1 - self.state.lengths, self.verifier.device)
-        is_last = acceptance.num_accepted == room
+        is_last = acceptance.num_accepted == on_device(room, self.verifier.device)
         return Acceptance(acceptance.num_accepted, acceptance.next_tokens.masked_fill(is_last, forced))
 
     def _select_groups(self, groups: Tensor) -> None:

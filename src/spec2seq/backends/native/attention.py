@@ -15,9 +15,18 @@ from numba.extending import intrinsic
 from spec2seq.backends.native.vectors import F32, FLOATS, I32, I64, INTEGERS, LANES, LOWEST, Code, word
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def attend(
-    _context: Any, query: Any, keys: Any, values: Any, count: Any, offset: Any, width: Any, weights: Any, scale: Any, out: Any
+    _context: Any,
+    query: Any,
+    keys: Any,
+    values: Any,
+    count: Any,
+    offset: Any,
+    width: Any,
+    weights: Any,
+    scale: Any,
+    out: Any,
 ) -> Any:
     """out [d] = the values [d], each weighted by the softmax of query . key.
 

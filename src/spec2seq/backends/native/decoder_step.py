@@ -103,13 +103,13 @@ class _Room(NamedTuple):
     end: int
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _aligned(address):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _aligned(address):
     return (address + 63) // 64 * 64
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _laid_out(start, sizes, num_rows, num_keys):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _laid_out(start, sizes, num_rows, num_keys):
     """A `_Room` from an address on, for so many queries and keys."""
     attended_width = sizes.heads * sizes.head_width
     widest = max(sizes.inner, 2 * sizes.width, attended_width)
@@ -127,14 +127,14 @@ def _laid_out(start, sizes, num_rows, num_keys):  # type: ignore[no-untyped-def]
     return _Room(x, y, normed, attended, inner, digits, amends, scales, scratch, weights, end)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def room_bytes(sizes, num_rows, num_keys):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+@njit(cache=True)
+def room_bytes(sizes, num_rows, num_keys):
     """How much room a call of so many queries, each of which may see so many keys, needs."""
     return _laid_out(0, sizes, num_rows, num_keys).end
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _multiply(weights, bias, x, y, num_rows, num_outputs, width, room, has_tiles):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _multiply(weights, bias, x, y, num_rows, num_outputs, width, room, has_tiles):
     """`products.linear` with the room for it."""
     linear(
         weights, bias, x, y, num_rows, num_outputs, width, num_outputs,
@@ -142,26 +142,26 @@ def _multiply(weights, bias, x, y, num_rows, num_outputs, width, room, has_tiles
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _norm_rows(x, vectors, eps, y, num_rows, width):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _norm_rows(x, vectors, eps, y, num_rows, width):
     for row in range(num_rows):
         norm_row(x + 4 * row * width, vectors, vectors + 4 * width, eps, y + 4 * row * width, width)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _activate(x, count, activation):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _activate(x, count, activation):
     if activation == 0:
         relu(x, count)
     elif activation == 1:
         silu(x, count)
-    elif activation == 2:  # noqa: PLR2004
+    elif activation == 2:
         gelu(x, count)
     else:
         gelu_new(x, count)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _embed(sizes, factors, tables, tokens, positions, room, states):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _embed(sizes, factors, tables, tokens, positions, room, states):
     """Embeddings of all queries. Returns the address of the vectors that are used next."""
     width, vectors, num_queries = sizes.width, tables.vectors, tokens.shape[1]
     for row in range(tokens.shape[0]):
@@ -181,8 +181,8 @@ def _embed(sizes, factors, tables, tokens, positions, room, states):  # type: ig
     return vectors
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _attend_to_targets(sizes, scale, mask, keys_values, qkv, lists, room):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _attend_to_targets(sizes, scale, mask, keys_values, qkv, lists, room):
     """Self-attention of all queries over cached keys, then those of the call: `room.attended`.
 
     Args:
@@ -214,8 +214,8 @@ def _attend_to_targets(sizes, scale, mask, keys_values, qkv, lists, room):  # ty
                 )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _attend_to_source(sizes, scale, source_mask, num_queries, keys_values, lists, room):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _attend_to_source(sizes, scale, source_mask, num_queries, keys_values, lists, room):
     """Cross-attention of all queries, which lie in `room.inner`: `room.attended`."""
     width, length = sizes.heads * sizes.head_width, source_mask.shape[3]
     for row in range(source_mask.shape[0]):
@@ -234,8 +234,8 @@ def _attend_to_source(sizes, scale, source_mask, num_queries, keys_values, lists
                 )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _enter(sizes, factors, vectors, num_rows, room):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _enter(sizes, factors, vectors, num_rows, room):
     """What a sublayer works on, and the vectors used next."""
     if not sizes.is_pre_norm:
         return room.x, vectors
@@ -243,8 +243,8 @@ def _enter(sizes, factors, vectors, num_rows, room):  # type: ignore[no-untyped-
     return room.normed, vectors + 8 * sizes.width
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _leave(sizes, factors, vectors, num_rows, room):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+@njit(cache=True)
+def _leave(sizes, factors, vectors, num_rows, room):
     """Add what a sublayer made, in `room.y`. Returns the vectors used next."""
     scale_and_add_row(room.x, _ONE, room.y, room.x, num_rows * sizes.width)
     if sizes.is_pre_norm:
@@ -253,9 +253,9 @@ def _leave(sizes, factors, vectors, num_rows, room):  # type: ignore[no-untyped-
     return vectors + 8 * sizes.width
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def decoder_step(  # type: ignore[no-untyped-def]  # noqa: ANN201, PLR0915
-    sizes, factors, tables, weights, tokens, positions, mask, source_mask, scored, keys_values, lists, places  # noqa: ANN001, E501
+@njit(cache=True, nogil=True)
+def decoder_step(
+    sizes, factors, tables, weights, tokens, positions, mask, source_mask, scored, keys_values, lists, places
 ):
     """Run a decoder.
 

@@ -47,7 +47,7 @@ class PackedWeights:
 
 def with_residual(weights: Array) -> Array:
     """[N, 2 K]: weights [N, K], and what rounding them leaves: multiplied with every input twice, 15 bits of each."""
-    return np.concatenate([weights, weights - _rounded(weights)], axis=1)
+    return np.concatenate([weights, weights - rounded(weights)], axis=1)
 
 
 def padded_outputs(num_outputs: int) -> int:
@@ -62,7 +62,8 @@ def _in_groups(weights: Array) -> tuple[Array, Array]:
     return np.rint(grouped / np.where(scales == 0, 1, scales)[..., None]), scales
 
 
-def _rounded(weights: Array) -> Array:
+def rounded(weights: Array) -> Array:
+    """What is multiplied with in place of weights [N, K]."""
     numbers, scales = _in_groups(weights)
     return (numbers * scales[..., None]).reshape(weights.shape)
 

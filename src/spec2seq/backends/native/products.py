@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spec2seq.backends.native.tiles import (
@@ -28,7 +27,7 @@ from spec2seq.backends.native.tiles import (
     WEIGHTS,
     TileCode,
 )
-from spec2seq.backends.native.vectors import BYTES, F32, FLOATS, I32, I64, INTEGERS, LANES, Code, word
+from spec2seq.backends.native.vectors import BYTES, F32, FLOATS, I32, INTEGERS, LANES, Code, word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +41,7 @@ _MOST_ROWS = 5  # at once without tiles: more sums than registers otherwise
 _UNROLL = 4
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def round_row(_context: Any, x: Any, digits: Any, amends: Any, scale: Any, width: Any) -> Any:
     """Take apart x [K] fp32: digits [2, K] int8, high ones first; amends [K / 64] int32, what the weights' offset
     makes of each group, negative; scale [1] fp32. All are addresses but K."""
@@ -100,9 +99,18 @@ def _block_without_tiles(num_rows: int) -> Callable[..., Any]:
     """A function for 16 outputs of so many rows, by AVX512-VNNI. Its arguments are those of `tile_block` without the
     last two."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def block(
-        _context: Any, w: Any, digits: Any, amends: Any, scales: Any, bias: Any, y: Any, groups: Any, width: Any, ld: Any
+        _context: Any,
+        w: Any,
+        digits: Any,
+        amends: Any,
+        scales: Any,
+        bias: Any,
+        y: Any,
+        groups: Any,
+        width: Any,
+        ld: Any,
     ) -> Any:
         def write(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             w, digits, amends, scales, bias, y, groups, width, ld = arguments
@@ -141,7 +149,7 @@ def _block_without_tiles(num_rows: int) -> Callable[..., Any]:
 
         return types.none(*[types.int64] * 9), write
 
-    return block  # type: ignore[no-any-return]
+    return block
 
 
 def _finish(code: Code, total: Any, scales: Any, bias: Any, y: Any, ld: Any, row: Any) -> None:
@@ -152,7 +160,7 @@ def _finish(code: Code, total: Any, scales: Any, bias: Any, y: Any, ld: Any, row
     code.store(code.fma(total, scale, code.load(bias, FLOATS)), place)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def tile_block(
     _context: Any,
     w: Any,
@@ -219,8 +227,8 @@ def tile_block(
 _one, _two, _three, _four, _five = (_block_without_tiles(number) for number in range(1, _MOST_ROWS + 1))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def linear(w, b, x, y, num_rows, num_outputs, width, ld, digits, amends, scales, scratch, has_tiles):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, E501
+@njit(cache=True, nogil=True)
+def linear(w, b, x, y, num_rows, num_outputs, width, ld, digits, amends, scales, scratch, has_tiles):
     """y [rows, ld] = x [rows, K] W^T + b.
 
     Outputs are computed 16 at a time; what exceeds `num_outputs` lands where the next row begins, and is overwritten
@@ -233,9 +241,7 @@ def linear(w, b, x, y, num_rows, num_outputs, width, ld, digits, amends, scales,
     """
     groups = width // GROUP
     for row in range(num_rows):
-        round_row(
-            x + 4 * row * width, digits + 2 * row * width, amends + 4 * row * groups, scales + 4 * row, width
-        )
+        round_row(x + 4 * row * width, digits + 2 * row * width, amends + 4 * row * groups, scales + 4 * row, width)
     num_blocks = (num_outputs + LANES - 1) // LANES
     most = MAX_ROWS if has_tiles else _MOST_ROWS
     for turn in range(num_blocks):
@@ -250,11 +256,11 @@ def linear(w, b, x, y, num_rows, num_outputs, width, ld, digits, amends, scales,
                 tile_block(weights, own, amend, scale, bias, to, groups, width, ld, left, scratch)
             elif left == 1:
                 _one(weights, own, amend, scale, bias, to, groups, width, ld)
-            elif left == 2:  # noqa: PLR2004
+            elif left == 2:
                 _two(weights, own, amend, scale, bias, to, groups, width, ld)
-            elif left == 3:  # noqa: PLR2004
+            elif left == 3:
                 _three(weights, own, amend, scale, bias, to, groups, width, ld)
-            elif left == 4:  # noqa: PLR2004
+            elif left == 4:
                 _four(weights, own, amend, scale, bias, to, groups, width, ld)
             else:
                 _five(weights, own, amend, scale, bias, to, groups, width, ld)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SQRT_HALF, _TANH_RATE, _TANH_CUBE = 0.7071067811865476, 1.5957691216057308, 0.044715
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_row(_context: Any, x: Any, y: Any, width: Any) -> Any:
     """y = x."""
 
@@ -34,7 +34,7 @@ def copy_row(_context: Any, x: Any, y: Any, width: Any) -> Any:
     return types.none(*[types.int64] * 3), write
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def scale_and_add_row(_context: Any, x: Any, factor: Any, other: Any, y: Any, width: Any) -> Any:
     """y = factor x + other; factor in fp32."""
 
@@ -51,7 +51,7 @@ def scale_and_add_row(_context: Any, x: Any, factor: Any, other: Any, y: Any, wi
     return types.none(types.int64, types.float32, *[types.int64] * 3), write
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def norm_row(_context: Any, x: Any, weight: Any, bias: Any, eps: Any, y: Any, width: Any) -> Any:
     """y = layer norm of x; y may be x. eps in fp32."""
 
@@ -105,7 +105,7 @@ def _gelu_new(code: Code, x: Any) -> Any:
 def _activation(function: Callable[[Code, Any], Any]) -> Callable[..., Any]:
     """x = f(x), of an address and a width."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def activate(_context: Any, x: Any, width: Any) -> Any:
         def write(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             x, width = arguments
@@ -117,7 +117,7 @@ def _activation(function: Callable[[Code, Any], Any]) -> Callable[..., Any]:
 
         return types.none(types.int64, types.int64), write
 
-    return activate  # type: ignore[no-any-return]
+    return activate
 
 
 relu, silu, gelu, gelu_new = map(_activation, (_relu, _silu, _gelu, _gelu_new))

@@ -1,8 +1,8 @@
-"""A decoder with int8 weights that runs like a compiled graph: arrays are bound to it, then it runs, then they are read."""
+"""A decoder with int8 weights that runs like a compiled graph: arrays are bound to it, it runs, and they are read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from spec2seq.backends.native.packing import PackedWeights, padded_outputs, with
 from spec2seq.backends.native.rows import ACTIVATIONS
 from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configuration
 from spec2seq.backends.native.vectors import LANES, LOG2_E
+from spec2seq.nn.layers import DecoderLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from spec2seq.config import ModelConfig
-    from spec2seq.nn.layers import DecoderLayer
     from spec2seq.nn.seq2seq import Seq2Seq
     from spec2seq.nn.sublayer import Norm, Sublayer
 
 Array = np.ndarray[Any, Any]
 
 _ALIGNMENT = 64
+_MOST_BYTES = 64 * 2**20  # of room that is kept for calls of sizes that may come again
 _KEYS_VALUES = "past_keys", "past_values", "source_keys", "source_values"
 
 
@@ -49,9 +50,7 @@ class StepProgram:
         self._tables = Tables(*(numbers.ctypes.data for numbers in self._numbers))
         self._bound: dict[str, Mapping[str, Array]] = {}
         self._keys_values = np.zeros((config.decoder_layers, len(_KEYS_VALUES)), np.int64)
-        self._lists = np.zeros((2, 0), np.int64)
-        self._room = _aligned_bytes(0)
-        self._outputs: dict[str, Array] = {}
+        self._calls: dict[_CallSizes, _Call] = {}
 
     def bind_group(self, group: str, arrays: Mapping[str, Array]) -> None:
         """Let inputs be read from these arrays; nothing to do where they are the last ones of that group."""
@@ -65,47 +64,59 @@ class StepProgram:
 
     def run(self) -> None:
         """Compute the outputs from what the bound arrays hold now."""
-        call, source_mask = self._bound["call"], self._bound["source"]["source_mask"]
-        tokens, mask, scored = call["tokens"], call["mask"], self._bound["scored"]["scored"]
-        num_rows, num_keys = tokens.size, max(mask.shape[3], source_mask.shape[3])
-        self._make_room(num_rows, num_keys, scored.size)
-        is_tiled = self._has_tiles and num_rows > 1
-        tiles = tile_configuration(min(num_rows, MAX_ROWS)).ctypes.data if is_tiled else 0
-        outputs = (self._outputs[name].ctypes.data for name in ("new", "states", "logits"))
+        arrays, source_mask = self._bound["call"], self._bound["source"]["source_mask"]
+        tokens, mask, scored = arrays["tokens"], arrays["mask"], self._bound["scored"]["scored"]
+        num_rows, num_queries = tokens.shape
+        sizes = _CallSizes(num_rows, num_queries, max(mask.shape[3], source_mask.shape[3]), scored.size)
+        call = self._call = self._calls.get(sizes) or self._new_call(sizes)
         decoder_step(
-            self._sizes, self._factors, self._tables, self._weights.places, tokens, call["positions"], mask,
-            source_mask, scored, self._keys_values, self._lists, Places(tiles, self._room.ctypes.data, *outputs),
+            self._sizes, self._factors, self._tables, self._weights.places, tokens, arrays["positions"], mask,
+            source_mask, scored, self._keys_values, call.lists, call.places,
         )  # fmt: skip
-        self._shape = tokens.shape, scored.size
 
     def output(self, name: str) -> Array:
         """A view of an output, valid until the next run: new [L * B, n, 3, H, d], states [B, n, L + 1, D], logits
         [m, V]."""
-        (num_rows, num_queries), num_scored = self._shape
-        sizes = self._sizes
-        shape: tuple[int, ...] = num_scored, sizes.outputs
-        if name == "new":
-            shape = sizes.layers * num_rows, num_queries, 3, sizes.heads, sizes.head_width
-        elif name == "states":
-            shape = num_rows, num_queries, sizes.layers + 1, sizes.width
-        count = int(np.prod(shape))
-        return self._outputs[name][:count].reshape(shape)
+        return self._call.outputs[name]
 
-    def _make_room(self, num_rows: int, num_keys: int, num_scored: int) -> None:
-        sizes = self._sizes
-        if self._lists.shape[1] < num_keys:
-            self._lists = np.zeros((2, num_keys), np.int64)
-        num_bytes = room_bytes(sizes, num_rows, self._lists.shape[1])
-        if len(self._room) < num_bytes:
-            self._room = _aligned_bytes(num_bytes)
-        counts = {
-            "new": 3 * sizes.layers * num_rows * sizes.heads * sizes.head_width,
-            "states": num_rows * (sizes.layers + 1) * sizes.width,
-            "logits": num_scored * sizes.outputs + LANES,
+    def _new_call(self, sizes: _CallSizes) -> _Call:
+        """Room for calls of these sizes, which takes the place of others' where they have much."""
+        call = _Call(self._sizes, sizes, has_tiles=self._has_tiles)
+        if sum(kept.num_bytes for kept in self._calls.values()) + call.num_bytes > _MOST_BYTES:
+            self._calls.clear()
+        self._calls[sizes] = call
+        return call
+
+
+class _CallSizes(NamedTuple):
+    """B, n, the longest list of keys, m."""
+
+    rows: int
+    queries: int
+    keys: int
+    scored: int
+
+
+class _Call:
+    """Room for calls of the same sizes: `lists` and `places` of `decoder_step`, views of what it writes, and how many
+    bytes that takes."""
+
+    def __init__(self, model: Sizes, sizes: _CallSizes, *, has_tiles: bool) -> None:
+        num_rows = sizes.rows * sizes.queries
+        self.lists = np.zeros((2, sizes.keys), np.int64)
+        self._room = _aligned_bytes(room_bytes(model, num_rows, sizes.keys))
+        logits = np.zeros(sizes.scored * model.outputs + LANES, np.float32)
+        self.outputs: dict[str, Array] = {
+            "new": np.zeros((model.layers * sizes.rows, sizes.queries, 3, model.heads, model.head_width), np.float32),
+            "states": np.zeros((sizes.rows, sizes.queries, model.layers + 1, model.width), np.float32),
+            "logits": logits[:-LANES].reshape(sizes.scored, model.outputs),
         }
-        for name, count in counts.items():
-            if name not in self._outputs or len(self._outputs[name]) < count:
-                self._outputs[name] = np.zeros(count, np.float32)
+        self.num_bytes = len(self._room) + sum(array.nbytes for array in self.outputs.values())
+        self._tiles = tile_configuration(min(num_rows, MAX_ROWS)) if has_tiles and num_rows > 1 else None
+        tiles = 0 if self._tiles is None else self._tiles.ctypes.data
+        self.places = Places(
+            tiles, self._room.ctypes.data, *(self.outputs[name].ctypes.data for name in ("new", "states", "logits"))
+        )
 
 
 def _sizes(config: ModelConfig, num_positions: int) -> Sizes:
@@ -126,14 +137,16 @@ def _sizes(config: ModelConfig, num_positions: int) -> Sizes:
     )
 
 
-def _sublayers(layer: DecoderLayer) -> tuple[Sublayer, Sublayer, Sublayer]:
-    return layer.attention, layer.cross_attention, layer.ffn
+def _layers(network: Seq2Seq) -> Iterator[tuple[Sublayer, Sublayer, Sublayer]]:
+    for layer in network.decoder.layers:
+        assert isinstance(layer, DecoderLayer)  # module lists do not say what is in them
+        yield layer.attention, layer.cross_attention, layer.ffn
 
 
 def _matrices(network: Seq2Seq) -> Iterator[Array]:
     """In the order of `decoder_step`."""
-    for layer in network.decoder.layers:
-        for sublayer in _sublayers(layer):
+    for layer in _layers(network):
+        for sublayer in layer:
             first, _, second, _ = sublayer.weights
             yield from (_array(first), _array(second))
     yield with_residual(_array(network.output_weight))
@@ -144,8 +157,8 @@ def _vectors(network: Seq2Seq) -> Iterator[Array]:
     decoder = network.decoder
     if decoder.embedding.norm is not None:
         yield _norm_numbers(decoder.embedding.norm)
-    for layer in decoder.layers:
-        for sublayer in _sublayers(layer):
+    for layer in _layers(network):
+        for sublayer in layer:
             if sublayer.is_pre_norm:
                 yield _norm_numbers(sublayer.norm)
             first, first_bias, second, second_bias = sublayer.weights

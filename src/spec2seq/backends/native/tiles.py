@@ -1,4 +1,4 @@
-"""AMX: the processor's tile registers, which multiply 16 rows by 16 outputs at once. Linux gives them out on request."""
+"""AMX: tile registers, which multiply 16 rows by 16 outputs at once. Linux gives them out on request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SUMS, MORE_SUMS, DIGITS, MORE_DIGITS, WEIGHTS = range(5)
 def may_use_tiles() -> bool:
     """Ask for the tile registers. False where the system or the processor has none."""
     try:
-        return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+        return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -76,7 +76,7 @@ def _tile(number: int) -> Any:
     return ir.Constant(I8, number)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def start_tiles(_context: Any, config: Any) -> Any:
     """Begin to use tiles as the configuration at this address says."""
 
@@ -87,7 +87,7 @@ def start_tiles(_context: Any, config: Any) -> Any:
     return types.none(types.int64), write
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def stop_tiles(_context: Any) -> Any:
     """Give the tiles back."""
 

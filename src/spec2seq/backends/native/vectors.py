@@ -22,8 +22,10 @@ LOWEST = -3e38  # for scores that are out of the race; an infinity would make Na
 LOG2_E = 1.4426950408889634
 
 # Taylor coefficients of 2 ** x around 0, highest first: relative error below 1e-7 for |x| <= 1/2
-_POWERS = (1.5403530393381609e-4, 1.3333558146428443e-3, 9.6181291076284772e-3, 5.5504108664821580e-2)
-_POWERS += (2.4022650695910071e-1, 6.9314718055994531e-1, 1.0)
+_POWERS = (
+    *(1.5403530393381609e-4, 1.3333558146428443e-3, 9.6181291076284772e-3, 5.5504108664821580e-2),
+    *(2.4022650695910071e-1, 6.9314718055994531e-1, 1.0),
+)
 # Abramowitz and Stegun 7.1.26: the error function with an error below 1.5e-7
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _ERF_RATE = 0.3275911

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 # what decides how a graph looks
-_CODE = ("nn/*.py", "backends/native/*.py", "backends/openvino/*_graphs.py", "backends/openvino/tracing.py", "backends/openvino/precision.py")
+_CODE = (
+    "nn/*.py",
+    "backends/native/*.py",
+    "backends/openvino/*_graphs.py",
+    "backends/openvino/tracing.py",
+    "backends/openvino/precision.py",
+)
 
 
 def entry_key(
