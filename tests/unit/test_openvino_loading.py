@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from spec2seq.backends.native import support
 from spec2seq.backends.openvino import library
 from spec2seq.cli.main import run
 from spec2seq.errors import MissingExtraError, OptionError, UnsupportedModelError
@@ -116,6 +118,48 @@ def test_a_conversion_is_told_checked_and_noted_once(tmp_path: Path) -> None:
     facts = json.loads(next(tmp_path.rglob("facts.json")).read_text())
     assert 0.9 < facts["likeness"]["agreement"] <= 1.0
     assert 0.0 < facts["likeness"]["relative_error"] < 0.1
+
+
+@needs_openvino
+@pytest.mark.skipif(not support.has_processor(), reason="needs a processor with AVX512-VNNI")
+def test_steps_of_our_own_are_compiled_and_told_once(tmp_path: Path) -> None:
+    pytest.importorskip("numba", reason="needs pip install 'spec2seq[openvino]'")
+    from spec2seq.backends.openvino.loading import Loader
+
+    network = Seq2Seq(replace(tiny_config(), d_model=64, decoder_heads=2, head_dim=32, decoder_ffn_dim=64))
+    for parameter in network.parameters():
+        parameter.data.normal_(0.0, 0.2)
+    told: list[str] = []
+    verifiers = [
+        Loader("int8", 1, tmp_path, on_convert=lambda: told.append("converting")).verifier(network) for _ in range(2)
+    ]
+    assert told == ["converting"]
+    assert all(verifier.engine.graphs.keys() == {"encoder", "cross"} for verifier in verifiers)
+    assert verifiers[0].new_cache(1).num_slots == 0
+    facts = json.loads(next(tmp_path.rglob("facts.json")).read_text())
+    assert facts["steps are compiled"]
+    assert facts["likeness"]["relative_error"] < 0.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"d_model": 96, "decoder_heads": 2, "head_dim": 48},
+        {"decoder_ffn_dim": 96},
+        {"d_model": 64, "decoder_heads": 8, "head_dim": 8},
+        {"positions": "relative"},
+        {"norm": "rms"},
+        {"is_gated_ffn": True},
+    ],
+)
+def test_other_models_have_no_steps_of_our_own(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "has_processor", lambda: True)
+    fitting = replace(tiny_config(), d_model=64, decoder_heads=2, head_dim=32, decoder_ffn_dim=64)
+    monkeypatch.setattr(support, "find_spec", lambda name: object())
+    assert support.can_run(fitting)
+    assert not support.can_run(replace(fitting, **change))
+    monkeypatch.setattr(support, "find_spec", lambda name: None)
+    assert not support.can_run(fitting)
 
 
 @needs_openvino
