@@ -22,7 +22,7 @@ from spec2seq.backends.native import support
 from spec2seq.backends.openvino.engine import Engine, ThreadPlan
 from spec2seq.backends.openvino.loading import Loader
 from spec2seq.backends.openvino.tracing import size_names
-from spec2seq.backends.openvino.verifier import OpenVinoVerifier
+from spec2seq.backends.openvino.verifier import OpenVinoVerifier, OwnPrograms
 from spec2seq.backends.openvino.verifier_graphs import source_graphs, verifier_inputs
 from tests.openvino_families import marked_families
 
@@ -87,8 +87,8 @@ def _with_own_steps(pair: Pair, family: str) -> Engines:
             for weight in sublayer.weights[::2]:
                 weight.copy_(torch.from_numpy(rounded(weight.contiguous().numpy())))
     engine = Engine(source_graphs(network), size_names(verifier_inputs(network.config)), "float32", ThreadPlan(1, 1))
-    step = StepProgram(network, uses_tiles=False if family.startswith(WITHOUT_TILES) else None)
-    return Engines(pair.verifier, OpenVinoVerifier(network.config, engine, step), OWN_STEP_TOLERANCE)
+    own = OwnPrograms(StepProgram(network, uses_tiles=False if family.startswith(WITHOUT_TILES) else None))
+    return Engines(pair.verifier, OpenVinoVerifier(network.config, engine, own), OWN_STEP_TOLERANCE)
 
 
 def _own_steps() -> list[str]:
@@ -291,7 +291,14 @@ def test_many_rows_leave_one_by_one(name: str, make_engines: Callable[[str], Eng
     make_engines(name).both(calls)
 
 
-@pytest.mark.parametrize("name", ["m2m100", f"{OWN_STEPS}m2m100", pytest.param("nllb", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m2m100",
+        f"{OWN_STEPS}m2m100",
+        pytest.param("nllb", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_pads_take_no_position(name: str, make_engines: Callable[[str], Engines]) -> None:
     def calls(verifier: Any) -> list[Tensor]:
         source, tokens = random_ids(2, 6, seed=1), random_ids(2, 6, seed=2)

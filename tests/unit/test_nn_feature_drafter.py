@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,8 +30,8 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def random_verifier(dtype: torch.dtype = torch.float64) -> Seq2Seq:
-    network = Seq2Seq(tiny_config(max_positions=64), dtype)
+def random_verifier(dtype: torch.dtype = torch.float64, **changes: Any) -> Seq2Seq:
+    network = Seq2Seq(replace(tiny_config(max_positions=64), **changes), dtype)
     generator = torch.Generator().manual_seed(5)
     for name, parameter in network.named_parameters():
         parameter.data.normal_(0.0, 0.4 if parameter.dim() > 1 else 0.05, generator=generator)

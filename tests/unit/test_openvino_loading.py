@@ -134,7 +134,8 @@ def test_steps_of_our_own_are_compiled_and_told_once(tmp_path: Path) -> None:
         Loader("int8", 1, tmp_path, on_convert=lambda: told.append("converting")).verifier(network) for _ in range(2)
     ]
     assert told == ["converting"]
-    assert all(verifier.engine.graphs.keys() == {"encoder", "cross"} for verifier in verifiers)
+    graphs = set() if support.can_encode(network.config) else {"encoder", "cross"}
+    assert all(verifier.engine.graphs.keys() == graphs for verifier in verifiers)
     assert verifiers[0].new_cache(1).num_slots == 0
     facts = json.loads(next(tmp_path.rglob("facts.json")).read_text())
     assert facts["steps are compiled"]

@@ -66,14 +66,7 @@ def _write_scores(code: Code, places: tuple[Any, Any, Any, Any], count: Any, chu
     query, keys, offset, weights = places
     with code.repeat(count) as key:
         address = code.load(builder.add(keys, builder.shl(key.index, word(3))), I64, align=8)
-        address = builder.add(address, offset)
-        total = code.variable(code.floats(0))
-        with code.repeat(chunks) as chunk:
-            step = builder.shl(chunk.index, word(6))
-            own = code.load(builder.add(query, step), FLOATS)
-            other = code.load(builder.add(address, step), FLOATS)
-            builder.store(code.fma(own, other, builder.load(total)), total)
-        score = builder.fmul(code.total(builder.load(total)), scale)
+        score = builder.fmul(code.dot(query, builder.add(address, offset), chunks), scale)
         code.store(score, builder.add(weights, builder.shl(key.index, word(2))))
 
 

@@ -9,7 +9,7 @@ from numba import njit
 
 from spec2seq.backends.native.layers import MATRICES_PER_LAYER, laid_out, multiply, norm_rows, run_layer
 from spec2seq.backends.native.rows import copy_row, scale_and_add_row
-from spec2seq.backends.native.tiles import start_tiles, stop_tiles
+from spec2seq.backends.native.tiles import BYTE_TILES, WITHOUT_TILES, start_tiles, stop_tiles
 
 
 class Sizes(NamedTuple):
@@ -134,8 +134,8 @@ def decoder_step(
     """
     width, attended, num_rows = sizes.width, sizes.heads * sizes.head_width, tokens.size
     room = _room(places.room, sizes, num_rows, lists.shape[1])
-    has_tiles = places.tiles != 0
-    if has_tiles:
+    kernel = BYTE_TILES if places.tiles else WITHOUT_TILES
+    if places.tiles:
         start_tiles(places.tiles)
     vectors = _embed(sizes, factors, tables, tokens, positions, room, places.states)
     for layer in range(sizes.layers):
@@ -143,7 +143,7 @@ def decoder_step(
         qkv = places.new + 12 * layer * num_rows * attended
         vectors = run_layer(
             sizes, factors, own, vectors, tokens.shape[1], mask, source_mask, keys_values[layer], (0, 0, 0), qkv,
-            lists, room, has_tiles,
+            lists, room, kernel,
         )  # fmt: skip
         if sizes.has_final_norm and layer == sizes.layers - 1:
             norm_rows(room.x, vectors, np.float32(factors.eps), room.x, num_rows, width)
@@ -157,7 +157,7 @@ def decoder_step(
         copy_row(state, room.inner + 8 * row * width + 4 * width, width)
     multiply(
         weights[MATRICES_PER_LAYER * sizes.layers], vectors, room.inner, places.logits, scored.size, sizes.outputs,
-        2 * width, room, has_tiles,
+        2 * width, room, kernel,
     )  # fmt: skip
-    if has_tiles:
+    if places.tiles:
         stop_tiles()

@@ -12,9 +12,10 @@ import numpy as np
 from numba import njit
 
 from spec2seq.backends.native.attention import attend
+from spec2seq.backends.native.bfloat16_products import MOST_ROWS, linear_in_bfloat16
 from spec2seq.backends.native.products import GROUP, SCRATCH_BYTES, linear
 from spec2seq.backends.native.rows import gelu, gelu_new, norm_row, relu, scale_and_add_row, silu
-from spec2seq.backends.native.tiles import MAX_ROWS
+from spec2seq.backends.native.tiles import BFLOAT16_TILES, BYTE_TILES
 from spec2seq.backends.native.vectors import LANES
 
 MATRICES_PER_LAYER = 6
@@ -55,7 +56,7 @@ def laid_out(start, num_rows, width, attended_width, widest, num_keys):
     attended = _aligned(normed + 4 * num_rows * width)
     inner = _aligned(attended + 4 * num_rows * attended_width)
     digits = _aligned(inner + 4 * num_rows * widest)
-    amends = _aligned(digits + 2 * (num_rows + MAX_ROWS) * widest)  # tiles are read to their end
+    amends = _aligned(digits + 2 * (num_rows + MOST_ROWS) * widest)  # tiles are read to their end
     scales = _aligned(amends + 4 * num_rows * (widest // GROUP))
     scratch = _aligned(scales + 4 * num_rows)
     weights = _aligned(scratch + SCRATCH_BYTES)
@@ -64,12 +65,18 @@ def laid_out(start, num_rows, width, attended_width, widest, num_keys):
 
 
 @njit(cache=True)
-def multiply(weights, bias, x, y, num_rows, num_outputs, width, room, has_tiles):
-    """`products.linear` with the room for it; y may be x where it is not wider."""
-    linear(
-        weights, bias, x, y, num_rows, num_outputs, width, num_outputs,
-        room.digits, room.amends, room.scales, room.scratch, has_tiles,
-    )  # fmt: skip
+def multiply(weights, bias, x, y, num_rows, num_outputs, width, room, kernel):
+    """`products.linear`, or with BFLOAT16_TILES that of `bfloat16_products`, with the room for it; y may be x where it
+    is not wider."""
+    if kernel == BFLOAT16_TILES:
+        linear_in_bfloat16(
+            weights, bias, x, y, num_rows, num_outputs, width, num_outputs, room.digits, room.scratch
+        )  # fmt: skip
+    else:
+        linear(
+            weights, bias, x, y, num_rows, num_outputs, width, num_outputs,
+            room.digits, room.amends, room.scales, room.scratch, kernel == BYTE_TILES,
+        )  # fmt: skip
 
 
 @njit(cache=True)
@@ -137,19 +144,19 @@ def _leave(sizes, factors, vectors, num_rows, room):
 
 
 @njit(cache=True)
-def _enter_attention(sizes, factors, matrix, vectors, num_rows, num_parts, y, room, has_tiles):
+def _enter_attention(sizes, factors, matrix, vectors, num_rows, num_parts, y, room, kernel):
     """y [rows, parts, H, d] from `room.x`: queries, and with 3 parts keys and values. Returns the vectors used next."""
     x, vectors = _enter(sizes, factors, vectors, num_rows, room)
     outputs = num_parts * sizes.heads * sizes.head_width
-    multiply(matrix, vectors, x, y, num_rows, outputs, sizes.width, room, has_tiles)
+    multiply(matrix, vectors, x, y, num_rows, outputs, sizes.width, room, kernel)
     return vectors + 4 * outputs
 
 
 @njit(cache=True)
-def _leave_attention(sizes, factors, matrix, vectors, num_rows, room, has_tiles):
+def _leave_attention(sizes, factors, matrix, vectors, num_rows, room, kernel):
     """Add what was found, `room.attended`, to `room.x`. Returns the vectors used next."""
     width = sizes.width
-    multiply(matrix, vectors, room.attended, room.y, num_rows, width, sizes.heads * sizes.head_width, room, has_tiles)
+    multiply(matrix, vectors, room.attended, room.y, num_rows, width, sizes.heads * sizes.head_width, room, kernel)
     return _leave(sizes, factors, vectors + 4 * width, num_rows, room)
 
 
@@ -187,19 +194,19 @@ def _attend_to_source(sizes, scale, num_queries, source_mask, keys_values, lists
 
 
 @njit(cache=True)
-def _feed_forward(sizes, factors, first, second, vectors, num_rows, room, has_tiles):
+def _feed_forward(sizes, factors, first, second, vectors, num_rows, room, kernel):
     """The last sublayer of a layer, on `room.x`. Returns the vectors used next."""
     x, vectors = _enter(sizes, factors, vectors, num_rows, room)
-    multiply(first, vectors, x, room.inner, num_rows, sizes.inner, sizes.width, room, has_tiles)
+    multiply(first, vectors, x, room.inner, num_rows, sizes.inner, sizes.width, room, kernel)
     vectors += 4 * sizes.inner
     _activate(room.inner, num_rows * sizes.inner, sizes.activation)
-    multiply(second, vectors, room.inner, room.y, num_rows, sizes.width, sizes.inner, room, has_tiles)
+    multiply(second, vectors, room.inner, room.y, num_rows, sizes.width, sizes.inner, room, kernel)
     return _leave(sizes, factors, vectors + 4 * sizes.width, num_rows, room)
 
 
 @njit(cache=True)
 def run_layer(
-    sizes, factors, weights, vectors, num_queries, mask, source_mask, keys_values, fresh, qkv, lists, room, has_tiles
+    sizes, factors, weights, vectors, num_queries, mask, source_mask, keys_values, fresh, qkv, lists, room, kernel
 ):
     """One decoder layer of `room.x` [B * n, D]. Returns the vectors used next.
 
@@ -215,10 +222,27 @@ def run_layer(
         lists: [2, at least the larger of T + m + n and S] int64, room.
     """
     num_rows, scale = mask.shape[0] * num_queries, np.float32(factors.attention)
-    vectors = _enter_attention(sizes, factors, weights[0], vectors, num_rows, 3, qkv, room, has_tiles)
+    vectors = _enter_attention(sizes, factors, weights[0], vectors, num_rows, 3, qkv, room, kernel)
     _attend_to_targets(sizes, scale, num_queries, mask, keys_values, fresh, qkv, lists, room)
-    vectors = _leave_attention(sizes, factors, weights[1], vectors, num_rows, room, has_tiles)
-    vectors = _enter_attention(sizes, factors, weights[2], vectors, num_rows, 1, room.inner, room, has_tiles)
+    vectors = _leave_attention(sizes, factors, weights[1], vectors, num_rows, room, kernel)
+    vectors = _enter_attention(sizes, factors, weights[2], vectors, num_rows, 1, room.inner, room, kernel)
     _attend_to_source(sizes, scale, num_queries, source_mask, keys_values, lists, room)
-    vectors = _leave_attention(sizes, factors, weights[3], vectors, num_rows, room, has_tiles)
-    return _feed_forward(sizes, factors, weights[4], weights[5], vectors, num_rows, room, has_tiles)
+    vectors = _leave_attention(sizes, factors, weights[3], vectors, num_rows, room, kernel)
+    return _feed_forward(sizes, factors, weights[4], weights[5], vectors, num_rows, room, kernel)
+
+
+@njit(cache=True)
+def run_encoder_layer(sizes, factors, weights, vectors, mask, qkv, lists, room, kernel):
+    """One encoder layer of `room.x` [B * S, D]. Returns the vectors used next.
+
+    Args:
+        weights: [4] int64, addresses: queries, keys and values; output; both of the feed-forward.
+        mask: [B, 1, 1, S] fp32, minus infinity where padding is.
+        qkv, lists: room, as for `run_layer`.
+    """
+    num_queries = mask.shape[3]
+    num_rows, scale = mask.shape[0] * num_queries, np.float32(factors.attention)
+    vectors = _enter_attention(sizes, factors, weights[0], vectors, num_rows, 3, qkv, room, kernel)
+    _attend_to_targets(sizes, scale, num_queries, mask, (0, 0), (0, 0, 0), qkv, lists, room)
+    vectors = _leave_attention(sizes, factors, weights[1], vectors, num_rows, room, kernel)
+    return _feed_forward(sizes, factors, weights[2], weights[3], vectors, num_rows, room, kernel)

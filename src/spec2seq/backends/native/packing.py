@@ -22,10 +22,10 @@ _LARGEST, _OFFSET = 127, 128
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """Weights of several layers in one stretch of memory, in the order they are used.
+    """Packed weights of several layers in one stretch of memory, in the order they are used.
 
     Attributes:
-        memory: uint8, at an address that is a multiple of 64.
+        memory: uint8; every layer begins at a multiple of 64.
         places: int64, the address of each layer's weights.
     """
 
@@ -34,11 +34,10 @@ class PackedWeights:
 
     @classmethod
     def of(cls, layers: Sequence[Array]) -> PackedWeights:
-        """From weights [N, K] in fp32, K a multiple of 64."""
-        packed = [_packed(weights) for weights in layers]
-        memory = _huge_pages(sum(map(len, packed)) + 4 * 1024)  # prefetching looks beyond the end
+        """From the bytes of each layer, a multiple of 64 of them."""
+        memory = _huge_pages(sum(map(len, layers)) + 4 * 1024)  # prefetching looks beyond the end
         places, end = [], 0
-        for layer in packed:
+        for layer in layers:
             memory[end : end + len(layer)] = layer
             places.append(memory.ctypes.data + end)
             end += len(layer)
@@ -68,7 +67,8 @@ def rounded(weights: Array) -> Array:
     return (numbers * scales[..., None]).reshape(weights.shape)
 
 
-def _packed(weights: Array) -> Array:
+def packed_int8(weights: Array) -> Array:
+    """Bytes of weights [N, K] in fp32, K a multiple of 64, for `products`."""
     num_outputs, width = weights.shape
     blocks, groups = padded_outputs(num_outputs) // LANES, width // GROUP
     padded = np.zeros((blocks * LANES, width), np.float32)

@@ -52,6 +52,17 @@ def scale_and_add_row(_context: Any, x: Any, factor: Any, other: Any, y: Any, wi
 
 
 @intrinsic
+def dot_row(_context: Any, x: Any, y: Any, width: Any) -> Any:
+    """x . y in fp32."""
+
+    def write(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        x, y, width = arguments
+        return Code(builder).dot(x, y, builder.lshr(width, word(4)))
+
+    return types.float32(*[types.int64] * 3), write
+
+
+@intrinsic
 def norm_row(_context: Any, x: Any, weight: Any, bias: Any, eps: Any, y: Any, width: Any) -> Any:
     """y = layer norm of x; y may be x. eps in fp32."""
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from spec2seq.backends.native.decoder_step import Factors, Places, Sizes, Tables, decoder_step, room_bytes
-from spec2seq.backends.native.packing import PackedWeights, padded_outputs, with_residual
+from spec2seq.backends.native.network_numbers import aligned_bytes, array, matrices, norm_numbers, padded_bias, vectors
+from spec2seq.backends.native.packing import PackedWeights, packed_int8, padded_outputs, with_residual
 from spec2seq.backends.native.rows import ACTIVATIONS
 from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configuration
 from spec2seq.backends.native.vectors import LANES, LOG2_E
@@ -16,15 +17,12 @@ from spec2seq.nn.layers import DecoderLayer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torch import Tensor
-
     from spec2seq.config import ModelConfig
     from spec2seq.nn.seq2seq import Seq2Seq
-    from spec2seq.nn.sublayer import Norm, Sublayer
+    from spec2seq.nn.sublayer import Sublayer
 
 Array = np.ndarray[Any, Any]
 
-_ALIGNMENT = 64
 _MOST_BYTES = 64 * 2**20  # of room that is kept for calls of sizes that may come again
 _KEYS_VALUES = "past_keys", "past_values", "source_keys", "source_values"
 
@@ -43,9 +41,9 @@ class StepProgram:
         self._sizes = _sizes(config, len(embedding.positions))
         scale = config.head_dim**-0.5 if config.is_attention_scaled else 1.0
         self._factors = Factors(config.embedding_scale, scale * LOG2_E, config.norm_eps)
-        self._weights = PackedWeights.of([*_matrices(network)])
+        self._weights = PackedWeights.of([packed_int8(weights) for weights in _matrices(network)])
         self._numbers = (
-            _array(embedding.tokens), _array(embedding.positions), np.concatenate([*_vectors(network)])
+            array(embedding.tokens), array(embedding.positions), _vectors(network)
         )  # fmt: skip
         self._tables = Tables(*(numbers.ctypes.data for numbers in self._numbers))
         self._bound: dict[str, Mapping[str, Array]] = {}
@@ -104,7 +102,7 @@ class _Call:
     def __init__(self, model: Sizes, sizes: _CallSizes, *, has_tiles: bool) -> None:
         num_rows = sizes.rows * sizes.queries
         self.lists = np.zeros((2, sizes.keys), np.int64)
-        self._room = _aligned_bytes(room_bytes(model, num_rows, sizes.keys))
+        self._room = aligned_bytes(room_bytes(model, num_rows, sizes.keys))
         logits = np.zeros(sizes.scored * model.outputs + LANES, np.float32)
         self.outputs: dict[str, Array] = {
             "new": np.zeros((model.layers * sizes.rows, sizes.queries, 3, model.heads, model.head_width), np.float32),
@@ -137,57 +135,20 @@ def _sizes(config: ModelConfig, num_positions: int) -> Sizes:
     )
 
 
-def _layers(network: Seq2Seq) -> Iterator[tuple[Sublayer, Sublayer, Sublayer]]:
+def _sublayers(network: Seq2Seq) -> Iterator[Sublayer]:
     for layer in network.decoder.layers:
         assert isinstance(layer, DecoderLayer)  # module lists do not say what is in them
-        yield layer.attention, layer.cross_attention, layer.ffn
+        yield from (layer.attention, layer.cross_attention, layer.ffn)
 
 
-def _matrices(network: Seq2Seq) -> Iterator[Array]:
+def _matrices(network: Seq2Seq) -> list[Array]:
     """In the order of `decoder_step`."""
-    for layer in _layers(network):
-        for sublayer in layer:
-            first, _, second, _ = sublayer.weights
-            yield from (_array(first), _array(second))
-    yield with_residual(_array(network.output_weight))
+    return [*matrices(_sublayers(network)), with_residual(array(network.output_weight))]
 
 
-def _vectors(network: Seq2Seq) -> Iterator[Array]:
+def _vectors(network: Seq2Seq) -> Array:
     """In the order of `Tables.vectors`."""
     decoder = network.decoder
-    if decoder.embedding.norm is not None:
-        yield _norm_numbers(decoder.embedding.norm)
-    for layer in _layers(network):
-        for sublayer in layer:
-            if sublayer.is_pre_norm:
-                yield _norm_numbers(sublayer.norm)
-            first, first_bias, second, second_bias = sublayer.weights
-            yield from (_bias(first_bias, len(first)), _bias(second_bias, len(second)))
-            if not sublayer.is_pre_norm:
-                yield _norm_numbers(sublayer.norm)
-    if decoder.final_norm is not None:
-        yield _norm_numbers(decoder.final_norm)
-    yield _bias(network.output_bias, padded_outputs(network.config.target_vocab_size))
-
-
-def _norm_numbers(norm: Norm) -> Array:
-    assert norm.bias is not None
-    return np.concatenate([_array(norm.weight), _array(norm.bias)])
-
-
-def _bias(bias: Tensor | None, count: int) -> Array:
-    """Zeros where there is none, or less than `count`."""
-    numbers = np.zeros(count, np.float32)
-    if bias is not None:
-        numbers[: bias.numel()] = _array(bias).ravel()
-    return numbers
-
-
-def _array(tensor: Tensor) -> Array:
-    return np.ascontiguousarray(tensor.detach().float().numpy())
-
-
-def _aligned_bytes(count: int) -> Array:
-    memory = np.zeros(count + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + count]
+    output = padded_bias(network.output_bias, padded_outputs(network.config.target_vocab_size))
+    first, last = norm_numbers(decoder.embedding.norm), norm_numbers(decoder.final_norm)
+    return np.concatenate([first, *vectors(_sublayers(network)), last, output])

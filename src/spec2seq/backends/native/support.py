@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spec2seq.config import ModelConfig
+    from spec2seq.drafter_config import FeatureDrafterConfig
 
 _GROUP, _LANES = 64, 16  # sizes of `products` and `vectors`, which cannot be imported where numba is missing
 _NEEDED = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
@@ -21,10 +22,27 @@ def can_run(config: ModelConfig) -> bool:
     Decoders with relative positions (T5) are not among them, nor widths that are not multiples of 64, nor heads whose
     width is not a multiple of 16.
     """
+    return config.positions != "relative" and _has_layers(config)
+
+
+def can_draft(config: FeatureDrafterConfig) -> bool:
+    """The same for a drafter on the verifier's states."""
+    return _has_layers(config.layers) and config.verifier.d_model % _GROUP == 0 and config.bigram_rank % _LANES == 0
+
+
+def can_encode(config: ModelConfig) -> bool:
+    """Whether the encoder can run that way too: on tiles with bfloat16 only."""
+    head_dim = config.encoder_head_dim or config.head_dim
+    inputs = config.encoder_ffn_dim, config.encoder_heads * head_dim
+    fits = all(width % _GROUP == 0 for width in inputs) and head_dim % _LANES == 0
+    return can_run(config) and fits and _has_tiles()
+
+
+def _has_layers(config: ModelConfig) -> bool:
+    """Whether decoder layers like these, and the output behind them, can be computed here."""
     inputs = config.d_model, config.decoder_ffn_dim, config.decoder_heads * config.head_dim
     return (
-        config.positions != "relative"
-        and config.norm == "layer"
+        config.norm == "layer"
         and not config.is_gated_ffn
         and config.output_scale == 1.0
         and all(width % _GROUP == 0 for width in inputs)
@@ -32,6 +50,19 @@ def can_run(config: ModelConfig) -> bool:
         and has_processor()
         and find_spec("numba") is not None
     )
+
+
+def _has_tiles() -> bool:
+    if not multiplies_bfloat16():
+        return False
+    from spec2seq.backends.native.tiles import may_use_tiles
+
+    return may_use_tiles()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor has tiles (AMX) for bfloat16."""
+    return "amx_bf16" in processor_flags()
 
 
 @functools.cache

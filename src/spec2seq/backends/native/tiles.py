@@ -16,6 +16,7 @@ from spec2seq.backends.native.vectors import I8, Code, word
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
+WITHOUT_TILES, BYTE_TILES, BFLOAT16_TILES = range(3)  # what multiplies
 MAX_ROWS = 16  # of activations in one product; each takes two rows of a tile, eight go into one
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux on x86-64
 _CONFIG_BYTES, _COLUMN_BYTES, _ROWS = 64, 16, 48  # a tile configuration, and where it says sizes
@@ -66,10 +67,16 @@ class TileCode(Code):
         """Row by row, 64 bytes each."""
         self.call("x86.tilestored64", ir.VoidType(), [_tile(tile), self.pointer(address, I8), word(64)])
 
-    def multiply(self, sums: int, signed: int, unsigned: int) -> None:
-        """sums = signed bytes times unsigned bytes, in int32."""
-        self.call("x86.tilezero", ir.VoidType(), [_tile(sums)])
+    def zero(self, tile: int) -> None:
+        self.call("x86.tilezero", ir.VoidType(), [_tile(tile)])
+
+    def add_products_of_bytes(self, sums: int, signed: int, unsigned: int) -> None:
+        """In int32."""
         self.call("x86.tdpbsud", ir.VoidType(), [_tile(sums), _tile(signed), _tile(unsigned)])
+
+    def add_products_of_bfloat16(self, sums: int, one: int, other: int) -> None:
+        """In fp32."""
+        self.call("x86.tdpbf16ps", ir.VoidType(), [_tile(sums), _tile(one), _tile(other)])
 
 
 def _tile(number: int) -> Any:

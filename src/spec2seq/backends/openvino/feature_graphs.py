@@ -30,14 +30,19 @@ def feature_graphs(network: FeatureDrafterNetwork) -> dict[str, Any]:
     read: states [B, m, N, D] -> new [B, m, L, 2, H, d], keys and values
     draft: see `DraftModule`.
     """
+    inputs, source = feature_inputs(network.config), source_reader_graph(network)
     network = cast("FeatureDrafterNetwork", with_scaled_queries(network))
-    inputs = feature_inputs(network.config)
     outputs = ["scores", "new"] if network.bigrams is None else ["scores", "new", "places", "links"]
     return {
-        "source": trace_graph(_SourceModule(network), inputs["source"], ["cross"]),
+        **source,
         "read": trace_graph(_ReadModule(network), inputs["read"], ["new"]),
         "draft": trace_graph(DraftModule(network), inputs["draft"], outputs),
     }
+
+
+def source_reader_graph(network: FeatureDrafterNetwork) -> dict[str, Any]:
+    """The graph "source" alone."""
+    return {"source": trace_graph(_SourceModule(network), feature_inputs(network.config)["source"], ["cross"])}
 
 
 def feature_inputs(config: FeatureDrafterConfig) -> dict[str, list[GraphInput]]:

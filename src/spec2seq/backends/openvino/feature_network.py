@@ -19,6 +19,7 @@ from spec2seq.nn.feature_drafter import BlockAnswer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spec2seq.backends.native.block_program import BlockProgram
     from spec2seq.backends.openvino.engine import Engine
     from spec2seq.backends.openvino.program import Program
     from spec2seq.interfaces import BlockScores, Cache, DraftSource
@@ -51,9 +52,10 @@ class OpenVinoFeatureNetwork:
         engine: what holds and runs the graphs.
     """
 
-    def __init__(self, network: FeatureDrafterNetwork, engine: Engine) -> None:
-        """`engine` has the graphs of `feature_graphs(network)`. Rows of the network's tables are looked up in it."""
-        self.config, self.engine = network.config, engine
+    def __init__(self, network: FeatureDrafterNetwork, engine: Engine, block: BlockProgram | None = None) -> None:
+        """`engine` has the graphs of `feature_graphs(network)`; those but "source" are not needed with a `block`, which
+        takes their place. Rows of the network's tables are looked up in it."""
+        self.config, self.engine, self._block = network.config, engine, block
         self._network = network
         self._shortlist = None if network.shortlist is None else network.shortlist.numpy()
         self._table = network.embedding.positions.numpy()
@@ -115,13 +117,16 @@ class OpenVinoFeatureNetwork:
         program.bind_group("source", cast("EngineSource", source).views())
         program.run()
         own_cache.store(program.output("new"), latest.firsts)
-        return self._walked(program, len(anchors)) if is_walk else self._answer(program, anchors)
+        return self._best(program, len(anchors)) if is_walk else self._answer(program, anchors)
 
     def _read(self, cache: FeatureCache) -> None:
         """Read the latest states apart from a draft."""
         latest = cache.latest
         num_rows, width = latest.states.shape[:2]
         cache.reserve(max(latest.firsts.tolist()) + width)
+        if self._block is not None:
+            cache.store(self._block.read(latest.states), latest.firsts)
+            return
         rows = padded_rows(num_rows)
         states = np.zeros((rows, *latest.states.shape[1:]), dtype=np.float32)
         states[:num_rows] = latest.states
@@ -134,29 +139,35 @@ class OpenVinoFeatureNetwork:
             self._inputs = BlockInputs(shape, self.config, self._table, self._network.embedding.places.numpy())
         return self._inputs
 
-    def _program(self, shape: BlockShape, *, is_walk: bool) -> Program:
+    def _program(self, shape: BlockShape, *, is_walk: bool) -> Program | BlockProgram:
         """What runs a call of this shape."""
+        if self._block is not None:
+            return self._block
         sizes = None
         if shape.rows == 1:
             sizes = ("rows", 1), ("queries", shape.places), ("states", shape.states)
         return self.engine.program("draft", shape.rows * shape.places, WALK_OUTPUTS if is_walk else LAW_OUTPUTS, sizes)
 
-    def _walked(self, program: Program, num_rows: int) -> WalkedBlock:
-        """From slot to slot, always the best behind the last one."""
-        places, following = program.output("places").tolist(), program.output("links").argmax(axis=3).tolist()
-        walked = []
-        for row in range(num_rows):
-            number, tokens = 0, []  # in the first slot all rows of links are the same
-            for candidates, best in zip(places[row], following[row], strict=True):
-                number = best[number]
-                tokens.append(candidates[number])
-            walked.append(tokens)
-        found = np.array(walked)
+    def _best(self, program: Program | BlockProgram, num_rows: int) -> WalkedBlock:
+        found = _walked(program, num_rows) if self._block is None else program.output("walked")[:num_rows].copy()
         return WalkedBlock(as_tensor(found if self._shortlist is None else self._shortlist[found]))
 
-    def _answer(self, program: Program, anchors: Tensor) -> BlockAnswer:
+    def _answer(self, program: Program | BlockProgram, anchors: Tensor) -> BlockAnswer:
         config, network = self.config, self._network
         scores = torch.from_numpy(program.output("scores")[: len(anchors)].copy())
         num_candidates = min(config.bigram_candidates, config.num_outputs)
         num_tokens = config.verifier.target_vocab_size
         return BlockAnswer(scores, anchors, network.bigrams, num_candidates, network.shortlist, num_tokens)
+
+
+def _walked(program: Program | BlockProgram, num_rows: int) -> Array:
+    """Places of tokens [B, k]: from slot to slot, always the best behind the last one."""
+    places, following = program.output("places").tolist(), program.output("links").argmax(axis=3).tolist()
+    walked = []
+    for row in range(num_rows):
+        number, tokens = 0, []  # in the first slot all rows of links are the same
+        for candidates, best in zip(places[row], following[row], strict=True):
+            number = best[number]
+            tokens.append(candidates[number])
+        walked.append(tokens)
+    return np.array(walked)

@@ -12,7 +12,13 @@ from spec2seq.backends.native import support
 from spec2seq.backends.openvino.draft_graphs import draft_graphs, draft_inputs
 from spec2seq.backends.openvino.draft_network import OpenVinoDraftNetwork
 from spec2seq.backends.openvino.engine import FEW_POSITIONS, Engine, ThreadPlan
-from spec2seq.backends.openvino.feature_graphs import LAW_OUTPUTS, WALK_OUTPUTS, feature_graphs, feature_inputs
+from spec2seq.backends.openvino.feature_graphs import (
+    LAW_OUTPUTS,
+    WALK_OUTPUTS,
+    feature_graphs,
+    feature_inputs,
+    source_reader_graph,
+)
 from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.keys import entry_key
 from spec2seq.backends.openvino.precision import in_precision
@@ -20,7 +26,7 @@ from spec2seq.backends.openvino.sanity import check_draft_network, check_feature
 from spec2seq.backends.openvino.store import GraphStore
 from spec2seq.backends.openvino.threads import choose_threads
 from spec2seq.backends.openvino.tracing import size_names
-from spec2seq.backends.openvino.verifier import OpenVinoVerifier
+from spec2seq.backends.openvino.verifier import OpenVinoVerifier, OwnPrograms
 from spec2seq.backends.openvino.verifier_graphs import (
     source_graphs,
     step_outputs,
@@ -93,29 +99,42 @@ class Loader:
         return verifier
 
     def _verifier_with_own_steps(self, network: Seq2Seq) -> OpenVinoVerifier:
-        """Steps are machine code with int8 weights; the encoder runs once per source, in a precision that costs less
-        of the scores'."""
+        """Steps are machine code with int8 weights; the encoder, whose errors would be in every step, has bfloat16
+        where the processor has that, as machine code too where it has tiles for it."""
+        from spec2seq.backends.native.source_program import SourceProgram
         from spec2seq.backends.native.step_program import StepProgram
 
-        config, step = network.config, StepProgram(network)
-        loader = replace(self, precision="bfloat16" if "amx_bf16" in support.processor_flags() else "float32")
-        entry = _Entry(GraphStore(self.folder), entry_key("source", network, config, loader.precision))
-        is_compiled = bool(entry.store.noted(entry.key, _COMPILED))
-        if self.on_convert and not is_compiled:
-            self.on_convert()
-        engine = replace(loader, on_convert=None)._engine(
+        config, loader = network.config, self._beside_own_code
+        own = OwnPrograms(StepProgram(network), SourceProgram(network) if support.can_encode(config) else None)
+        kind = "source" if own.source is None else "own"
+        entry = _Entry(GraphStore(self.folder), entry_key(kind, network, config, loader.precision))
+        is_compiled = self._tell_unless_compiled(entry)
+        engine = loader._engine(
             entry,
             verifier_inputs(config),
-            lambda: source_graphs(network),
-            lambda trial: check_verifier(OpenVinoVerifier(config, trial, step), network),
+            lambda: source_graphs(network) if own.source is None else {},
+            lambda trial: check_verifier(OpenVinoVerifier(config, trial, own), network),
         )
-        verifier = OpenVinoVerifier(config, engine, step)
+        verifier = OpenVinoVerifier(config, engine, own)
         if not is_compiled:
             _verify(verifier, _FEW_ROWS)
             entry.store.note(entry.key, _COMPILED, True)
-        self._set_threads(engine, entry, partial(_verify, verifier))
-        engine.compile_ahead(("encoder", FEW_POSITIONS + 1, None), ("cross", FEW_POSITIONS + 1, None))
+        if own.source is None:
+            self._set_threads(engine, entry, partial(_verify, verifier))
+            engine.compile_ahead(("encoder", FEW_POSITIONS + 1, None), ("cross", FEW_POSITIONS + 1, None))
         return verifier
+
+    @property
+    def _beside_own_code(self) -> Loader:
+        """What makes the graphs that are left where the rest is machine code of our own; it tells nothing."""
+        return replace(self, precision="bfloat16" if support.multiplies_bfloat16() else "float32", on_convert=None)
+
+    def _tell_unless_compiled(self, entry: _Entry) -> bool:
+        """Whether an entry's machine code was compiled before; if not, that is told."""
+        is_compiled = bool(entry.store.noted(entry.key, _COMPILED))
+        if self.on_convert and not is_compiled:
+            self.on_convert()
+        return is_compiled
 
     def draft_network(self, network: SpecDrafterNetwork) -> OpenVinoDraftNetwork:
         """The engine of a Spec-Drafter in fp32. Raises and warns as `verifier` does."""
@@ -136,6 +155,8 @@ class Loader:
         """The engine of a drafter on states in fp32 that was attached to its verifier. Raises and warns as `verifier`
         does."""
         config, others = network.config, network.borrowed
+        if self.precision == "int8" and support.can_draft(config):
+            return self._feature_network_with_own_blocks(network)
         entry = _Entry(GraphStore(self.folder), entry_key("feature", network, config, self.precision, others))
         engine = self._engine(
             entry,
@@ -147,6 +168,32 @@ class Loader:
         self._set_threads(engine, entry, partial(_draft_on_states, drafting))
         outputs = WALK_OUTPUTS if network.bigrams is not None else LAW_OUTPUTS
         engine.compile_ahead(("source", FEW_POSITIONS + 1, None), ("draft", 1, outputs))
+        return drafting
+
+    def _feature_network_with_own_blocks(self, network: FeatureDrafterNetwork) -> OpenVinoFeatureNetwork:
+        """All that runs once per round is machine code with int8 weights."""
+        from spec2seq.backends.native.block_program import BlockProgram
+
+        config, block = network.config, BlockProgram(network)
+        loader = replace(self, precision="bfloat16" if support.multiplies_bfloat16() else "float32", on_convert=None)
+        entry = _Entry(
+            GraphStore(self.folder), entry_key("blocks", network, config, loader.precision, network.borrowed)
+        )
+        is_compiled = bool(entry.store.noted(entry.key, _COMPILED))
+        if self.on_convert and not is_compiled:
+            self.on_convert()
+        engine = loader._engine(
+            entry,
+            feature_inputs(config),
+            lambda: source_reader_graph(network),
+            lambda trial: check_feature_network(OpenVinoFeatureNetwork(network, trial, block), network),
+        )
+        drafting = OpenVinoFeatureNetwork(network, engine, block)
+        if not is_compiled:
+            _draft_on_states(drafting, _FEW_ROWS)
+            entry.store.note(entry.key, _COMPILED, True)
+        self._set_threads(engine, entry, partial(_draft_on_states, drafting))
+        engine.compile_ahead(("source", FEW_POSITIONS + 1, None))
         return drafting
 
     def _engine(

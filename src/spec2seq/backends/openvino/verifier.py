@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from spec2seq.errors import InputError
 from spec2seq.types import DecoderOutput
 
 if TYPE_CHECKING:
+    from spec2seq.backends.native.source_program import SourceProgram
     from spec2seq.backends.native.step_program import StepProgram
     from spec2seq.backends.openvino.engine import Engine
     from spec2seq.backends.openvino.program import Program
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True)
+class OwnPrograms:
+    """Machine code of our own in place of graphs: of "step", and of "encoder" and "cross"; None where there is none."""
+
+    step: StepProgram | None = None
+    source: SourceProgram | None = None
+
+
 class OpenVinoVerifier:
     """`Verifier` over the graphs of a `Seq2Seq` network. Not safe for use from several threads at once.
 
@@ -37,9 +47,9 @@ class OpenVinoVerifier:
         engine: what holds and runs the graphs.
     """
 
-    def __init__(self, config: ModelConfig, engine: Engine, step: StepProgram | None = None) -> None:
-        """`engine` has the graphs of `verifier_graphs`, of which `step` may take the place of the one of that name."""
-        self.config, self.engine, self._step = config, engine, step
+    def __init__(self, config: ModelConfig, engine: Engine, own: OwnPrograms | None = None) -> None:
+        """`engine` has the graphs of `verifier_graphs`, but for those in whose place programs of our own are."""
+        self.config, self.engine, self._own = config, engine, own or OwnPrograms()
         self.device = torch.device("cpu")
         self._inputs: StepInputs | None = None
         self._is_relative = config.positions == "relative"
@@ -59,10 +69,13 @@ class OpenVinoVerifier:
             )
         if shortest < 1:
             raise InputError("a source has 0 tokens; leave empty sources out")
-        width = padded_length(longest, len(source.lengths))
+        own = self._own.source
+        width = longest if own else padded_length(longest, len(source.lengths))
         ids = np.full((len(source.lengths), width), self.config.pad_token_id, dtype=np.int32)
         ids[:, :longest] = source.ids[:, :longest].numpy()
         mask = padding_mask(source.lengths.numpy(), len(ids), width)
+        if own is not None:
+            return self._with_cross(own.encode(ids, mask), source.lengths)
         sizes = source_sizes(len(ids), width)
         hidden = self.engine.run("encoder", {"ids": ids, "mask": mask}, ids.size, sizes).output("hidden")
         return self._with_cross(hidden.copy(), source.lengths)
@@ -113,9 +126,12 @@ class OpenVinoVerifier:
 
     def _with_cross(self, states: Array, lengths: Tensor) -> VerifierSource:
         num_rows, width, _ = states.shape
-        sizes = source_sizes(num_rows, width)
-        cross = self.engine.run("cross", {"hidden": states}, num_rows * width, sizes).output("cross")
-        tensors = {"hidden": torch.from_numpy(states), "cross": torch.from_numpy(cross.copy())}
+        if self._own.source is not None:
+            cross = self._own.source.cross(states)
+        else:
+            sizes = source_sizes(num_rows, width)
+            cross = self.engine.run("cross", {"hidden": states}, num_rows * width, sizes).output("cross").copy()
+        tensors = {"hidden": torch.from_numpy(states), "cross": torch.from_numpy(cross)}
         return VerifierSource.of(lengths, tensors)
 
     def _filled_inputs(self, call: Call, cache: EngineCache) -> StepInputs:
@@ -127,8 +143,8 @@ class OpenVinoVerifier:
 
     def _program(self, shape: Shape, wanted: Wanted, *, are_all_scored: bool) -> Program | StepProgram:
         """What runs a call of this shape."""
-        if self._step is not None:
-            return self._step
+        if self._own.step is not None:
+            return self._own.step
         sizes = None
         if shape.rows == 1 and are_all_scored:
             sizes = ("rows", 1), ("queries", shape.queries), ("scored", shape.queries)
