@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from spec2seq.backends.native.decoder_step import Factors, Places, Sizes, Tables, decoder_step, room_bytes
-from spec2seq.backends.native.network_numbers import aligned_bytes, array, matrices, norm_numbers, padded_bias, vectors
+from spec2seq.backends.native.network_numbers import (
+    aligned_bytes,
+    array,
+    decoder_sublayers,
+    matrices,
+    norm_numbers,
+    padded_bias,
+    vectors,
+)
 from spec2seq.backends.native.packing import PackedWeights, packed_int8, padded_outputs, with_residual
 from spec2seq.backends.native.rows import ACTIVATIONS
 from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configuration
 from spec2seq.backends.native.vectors import LANES, LOG2_E
-from spec2seq.nn.layers import DecoderLayer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from spec2seq.config import ModelConfig
     from spec2seq.nn.seq2seq import Seq2Seq
-    from spec2seq.nn.sublayer import Sublayer
 
 Array = np.ndarray[Any, Any]
 
@@ -135,15 +141,9 @@ def _sizes(config: ModelConfig, num_positions: int) -> Sizes:
     )
 
 
-def _sublayers(network: Seq2Seq) -> Iterator[Sublayer]:
-    for layer in network.decoder.layers:
-        assert isinstance(layer, DecoderLayer)  # module lists do not say what is in them
-        yield from (layer.attention, layer.cross_attention, layer.ffn)
-
-
 def _matrices(network: Seq2Seq) -> list[Array]:
     """In the order of `decoder_step`."""
-    return [*matrices(_sublayers(network)), with_residual(array(network.output_weight))]
+    return [*matrices(decoder_sublayers(network.decoder.layers)), with_residual(array(network.output_weight))]
 
 
 def _vectors(network: Seq2Seq) -> Array:
@@ -151,4 +151,4 @@ def _vectors(network: Seq2Seq) -> Array:
     decoder = network.decoder
     output = padded_bias(network.output_bias, padded_outputs(network.config.target_vocab_size))
     first, last = norm_numbers(decoder.embedding.norm), norm_numbers(decoder.final_norm)
-    return np.concatenate([first, *vectors(_sublayers(network)), last, output])
+    return np.concatenate([first, *vectors(decoder_sublayers(decoder.layers)), last, output])

@@ -171,17 +171,13 @@ class Loader:
         return drafting
 
     def _feature_network_with_own_blocks(self, network: FeatureDrafterNetwork) -> OpenVinoFeatureNetwork:
-        """All that runs once per round is machine code with int8 weights."""
+        """What runs once per round is machine code with int8 weights; a graph reads the source."""
         from spec2seq.backends.native.block_program import BlockProgram
 
-        config, block = network.config, BlockProgram(network)
-        loader = replace(self, precision="bfloat16" if support.multiplies_bfloat16() else "float32", on_convert=None)
-        entry = _Entry(
-            GraphStore(self.folder), entry_key("blocks", network, config, loader.precision, network.borrowed)
-        )
-        is_compiled = bool(entry.store.noted(entry.key, _COMPILED))
-        if self.on_convert and not is_compiled:
-            self.on_convert()
+        config, block, loader = network.config, BlockProgram(network), self._beside_own_code
+        key = entry_key("blocks", network, config, loader.precision, network.borrowed)
+        entry = _Entry(GraphStore(self.folder), key)
+        is_compiled = self._tell_unless_compiled(entry)
         engine = loader._engine(
             entry,
             feature_inputs(config),
