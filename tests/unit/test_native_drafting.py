@@ -36,7 +36,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"activation": "relu"}, {"block_attention": "causal", "states": "last", "num_layers": 1}),
     ({"activation": "silu"}, {"states": "none", "bigram_rank": 0}),
-    ({"is_pre_norm": True, "has_final_norm": True}, {"shortlist_size": 30, "bigram_candidates": 7}),
+    ({"is_pre_norm": True, "has_final_norm": True, "norm_eps": 1e-2}, {"shortlist_size": 30, "bigram_candidates": 7}),
     ({}, {"width": 128, "num_heads": 4, "head_dim": 16, "shortlist_size": 33, "bigram_candidates": 40}),
 ]
 

@@ -112,6 +112,4 @@ def linear_in_bfloat16(w, b, x, y, num_rows, num_outputs, width, ld, rounded, sc
         weights, bias, outputs = w + block * steps * BLOCK_BYTES, b + 4 * LANES * block, y + 4 * LANES * block
         for row in range(0, num_rows, MOST_ROWS):
             left = min(num_rows - row, MOST_ROWS)
-            _block(
-                weights, rounded + 2 * row * width, bias, outputs + 4 * row * ld, steps, width, ld, left, scratch
-            )
+            _block(weights, rounded + 2 * row * width, bias, outputs + 4 * row * ld, steps, width, ld, left, scratch)

@@ -13,6 +13,7 @@ from spec2seq.backends.native.tiles import BYTE_TILES, WITHOUT_TILES, start_tile
 from spec2seq.backends.native.walk import walk
 
 _ONE = np.float32(1.0)
+_READER_EPS = np.float32(1e-5)  # of the norm of the verifier's states, which has no weights: torch's own
 READER, LAST_STATE, ANCHOR, FIRST_LAYER = range(4)
 """Where matrices are: they are followed by those of the layers, the output's where there is one, and the tokens'."""
 
@@ -95,14 +96,14 @@ def block_room_bytes(sizes, num_rows, num_keys):
 
 
 @njit(cache=True)
-def _read(sizes, eps, tables, weights, states, room, tiles, new):
-    """Mix states [B, m, N, D] into `room.inner` and make keys and values of them."""
+def _read(sizes, tables, weights, states, room, tiles, new):
+    """Mix states [B, m, N, D] into `room.inner` and make keys and values of them. Returns the vectors used next."""
     num_rows, width = states.shape[0] * states.shape[1], 4 * sizes.wide
     for row in range(num_rows):
         own, mixed = np.int64(states.ctypes.data) + row * sizes.states * width, room.inner + row * width
         for number in range(sizes.states):  # a norm's weight is a layer's share, and its bias what was mixed before
             before = mixed if number else tables.zeros
-            norm_row(own + number * width, tables.mixture + number * width, before, eps, mixed, sizes.wide)
+            norm_row(own + number * width, tables.mixture + number * width, before, _READER_EPS, mixed, sizes.wide)
     kernel = BYTE_TILES if tiles else WITHOUT_TILES
     if tiles:
         start_tiles(tiles)
@@ -114,10 +115,10 @@ def _read(sizes, eps, tables, weights, states, room, tiles, new):
 
 
 @njit(cache=True, nogil=True)
-def read_states(sizes, factors, tables, weights, states, places):
+def read_states(sizes, tables, weights, states, places):
     """Make keys and values of states [B, m, N, D]."""
     room = _room(places.room, sizes, states.shape[0] * states.shape[1], 0)
-    _read(sizes, np.float32(factors.eps), tables, weights, states, room, places.state_tiles, places.new)
+    _read(sizes, tables, weights, states, room, places.state_tiles, places.new)
 
 
 @njit(cache=True)
@@ -175,8 +176,7 @@ def draft_block(
     num_states, num_places = states.shape[1], slots.shape[1]
     num_rows, key_bytes = states.shape[0] * num_places, 4 * sizes.heads * sizes.head_width
     room = _room(places.room, sizes, states.shape[0] * max(num_places, num_states), lists.shape[1])
-    eps = np.float32(factors.eps)
-    vectors = _read(sizes, eps, tables, weights, states, room, places.state_tiles, places.new)
+    vectors = _read(sizes, tables, weights, states, room, places.state_tiles, places.new)
     _embed(sizes, tables, weights, num_states, anchors, slots, room)
     kernel = BYTE_TILES if places.block_tiles else WITHOUT_TILES
     if places.block_tiles:

@@ -15,6 +15,7 @@ from spec2seq.backends.native.block_draft import (
     draft_block,
     read_states,
 )
+from spec2seq.backends.native.bound_program import BoundProgram
 from spec2seq.backends.native.decoder_step import Factors
 from spec2seq.backends.native.network_numbers import (
     aligned_bytes,
@@ -31,19 +32,15 @@ from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configu
 from spec2seq.backends.native.vectors import LANES, LOG2_E
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from spec2seq.drafter_config import FeatureDrafterConfig
     from spec2seq.nn.feature_drafter import FeatureDrafterNetwork
 
 Array = np.ndarray[Any, Any]
 
-_MOST_BYTES = 64 * 2**20  # of room that is kept for calls of sizes that may come again
-_KEYS_VALUES = "past_keys", "past_values", "source_keys", "source_values"
-_READER_EPS = 1e-5  # of the norm of the verifier's states, as torch has it where nothing is said
 
-
-class BlockProgram:
+class BlockProgram(BoundProgram["_CallSizes", "_Call"]):
     """Runs a network's blocks. Not safe for use from several threads at once; others may run meanwhile.
 
     Takes what the graph "draft" of the OpenVINO engine does, keys and values in fp32. Gives "scores" and "new" as that,
@@ -54,6 +51,7 @@ class BlockProgram:
     def __init__(self, network: FeatureDrafterNetwork, *, uses_tiles: bool | None = None) -> None:
         """An attached network in fp32 that `support.can_draft`. Tiles (AMX) are used where there are any unless that is
         said."""
+        super().__init__(network.config.num_layers)
         self._has_tiles = may_use_tiles() if uses_tiles is None else uses_tiles
         config = network.config
         self._sizes = _sizes(config)
@@ -68,25 +66,12 @@ class BlockProgram:
         self._tables = BlockTables(*(numbers.ctypes.data for numbers in self._numbers))
         count = min(config.bigram_candidates, config.num_outputs)
         self._best = np.zeros(count, np.float32), np.zeros(count, np.int64)
-        self._bound: dict[str, Mapping[str, Array]] = {}
-        self._keys_values = np.zeros((config.num_layers, len(_KEYS_VALUES)), np.int64)
-        self._calls: dict[_CallSizes, _Call] = {}
-
-    def bind_group(self, group: str, arrays: Mapping[str, Array]) -> None:
-        """Let inputs be read from these arrays; nothing to do where they are the last ones of that group."""
-        if self._bound.get(group) is arrays:
-            return
-        self._bound[group] = arrays
-        for column, name in enumerate(_KEYS_VALUES):
-            if f"{name}0" in arrays:
-                places = [arrays[f"{name}{layer}"].ctypes.data for layer in range(self._sizes.layers)]
-                self._keys_values[:, column] = places
 
     def run(self) -> None:
         """Compute the outputs from what the bound arrays hold now."""
         arrays, source_mask = self._bound["call"], self._bound["source"]["source_mask"]
         states, slots, mask = arrays["states"], arrays["slots"], arrays["mask"]
-        call = self._call = self._room(
+        call = self._room(
             _CallSizes(len(slots), slots.shape[1], states.shape[1], max(mask.shape[3], source_mask.shape[3]))
         )
         draft_block(
@@ -99,22 +84,11 @@ class BlockProgram:
         """Keys and values [B, m, L, 2, H, d] of states [B, m, N, D], valid until the next run."""
         call = self._room(_CallSizes(len(states), 1, states.shape[1], 1))
         own = np.ascontiguousarray(states)
-        read_states(self._sizes, self._factors, self._tables, self._weights.places, own, call.places)
+        read_states(self._sizes, self._tables, self._weights.places, own, call.places)
         return call.outputs["new"]
 
-    def output(self, name: str) -> Array:
-        """A view of an output, valid until the next run."""
-        return self._call.outputs[name]
-
-    def _room(self, sizes: _CallSizes) -> _Call:
-        """Room for calls of these sizes; new room takes the place of others' where they have much."""
-        if sizes in self._calls:
-            return self._calls[sizes]
-        call = _Call(self._sizes, sizes, has_tiles=self._has_tiles)
-        if sum(kept.num_bytes for kept in self._calls.values()) + call.num_bytes > _MOST_BYTES:
-            self._calls.clear()
-        self._calls[sizes] = call
-        return call
+    def _new_room(self, sizes: _CallSizes) -> _Call:
+        return _Call(self._sizes, sizes, has_tiles=self._has_tiles)
 
 
 class _CallSizes(NamedTuple):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from spec2seq.backends.native.bound_program import BoundProgram
 from spec2seq.backends.native.decoder_step import Factors, Places, Sizes, Tables, decoder_step, room_bytes
 from spec2seq.backends.native.network_numbers import (
     aligned_bytes,
@@ -22,25 +23,22 @@ from spec2seq.backends.native.tiles import MAX_ROWS, may_use_tiles, tile_configu
 from spec2seq.backends.native.vectors import LANES, LOG2_E
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spec2seq.config import ModelConfig
     from spec2seq.nn.seq2seq import Seq2Seq
 
 Array = np.ndarray[Any, Any]
 
-_MOST_BYTES = 64 * 2**20  # of room that is kept for calls of sizes that may come again
-_KEYS_VALUES = "past_keys", "past_values", "source_keys", "source_values"
 
-
-class StepProgram:
+class StepProgram(BoundProgram["_CallSizes", "_Call"]):
     """Runs a network's decoder. Not safe for use from several threads at once; others may run meanwhile.
 
-    Takes and gives what the graph "step" of the OpenVINO engine does, keys and values in fp32.
+    Takes and gives what the graph "step" of the OpenVINO engine does, keys and values in fp32: new [L * B, n, 3, H, d],
+    states [B, n, L + 1, D], logits [m, V].
     """
 
     def __init__(self, network: Seq2Seq, *, uses_tiles: bool | None = None) -> None:
         """A network in fp32 that `support.can_run`. Tiles (AMX) are used where there are any unless that is said."""
+        super().__init__(network.config.decoder_layers)
         self._has_tiles = may_use_tiles() if uses_tiles is None else uses_tiles
         config, embedding = network.config, network.decoder.embedding
         assert embedding.positions is not None
@@ -52,19 +50,6 @@ class StepProgram:
             array(embedding.tokens), array(embedding.positions), _vectors(network)
         )  # fmt: skip
         self._tables = Tables(*(numbers.ctypes.data for numbers in self._numbers))
-        self._bound: dict[str, Mapping[str, Array]] = {}
-        self._keys_values = np.zeros((config.decoder_layers, len(_KEYS_VALUES)), np.int64)
-        self._calls: dict[_CallSizes, _Call] = {}
-
-    def bind_group(self, group: str, arrays: Mapping[str, Array]) -> None:
-        """Let inputs be read from these arrays; nothing to do where they are the last ones of that group."""
-        if self._bound.get(group) is arrays:
-            return
-        self._bound[group] = arrays
-        for column, name in enumerate(_KEYS_VALUES):
-            if f"{name}0" in arrays:
-                places = [arrays[f"{name}{layer}"].ctypes.data for layer in range(self._sizes.layers)]
-                self._keys_values[:, column] = places
 
     def run(self) -> None:
         """Compute the outputs from what the bound arrays hold now."""
@@ -72,24 +57,14 @@ class StepProgram:
         tokens, mask, scored = arrays["tokens"], arrays["mask"], self._bound["scored"]["scored"]
         num_rows, num_queries = tokens.shape
         sizes = _CallSizes(num_rows, num_queries, max(mask.shape[3], source_mask.shape[3]), scored.size)
-        call = self._call = self._calls.get(sizes) or self._new_call(sizes)
+        call = self._room(sizes)
         decoder_step(
             self._sizes, self._factors, self._tables, self._weights.places, tokens, arrays["positions"], mask,
             source_mask, scored, self._keys_values, call.lists, call.places,
         )  # fmt: skip
 
-    def output(self, name: str) -> Array:
-        """A view of an output, valid until the next run: new [L * B, n, 3, H, d], states [B, n, L + 1, D], logits
-        [m, V]."""
-        return self._call.outputs[name]
-
-    def _new_call(self, sizes: _CallSizes) -> _Call:
-        """Room for calls of these sizes, which takes the place of others' where they have much."""
-        call = _Call(self._sizes, sizes, has_tiles=self._has_tiles)
-        if sum(kept.num_bytes for kept in self._calls.values()) + call.num_bytes > _MOST_BYTES:
-            self._calls.clear()
-        self._calls[sizes] = call
-        return call
+    def _new_room(self, sizes: _CallSizes) -> _Call:
+        return _Call(self._sizes, sizes, has_tiles=self._has_tiles)
 
 
 class _CallSizes(NamedTuple):
