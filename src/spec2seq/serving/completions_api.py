@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from spec2seq.serving.jobs import Job
     from spec2seq.types import FinishReason
 
+_END = "[DONE]"  # of a stream, in place of an object
 # OpenAI's names for options of ours
 _ALIASES = {"max_tokens": "max_new_tokens", "n": "num_return_sequences"}
 # in the last event of a stream only
@@ -94,7 +95,7 @@ async def models(request: Request) -> ModelList:
     response_description="The outputs; with stream, server-sent events of which the last is [DONE].",
     openapi_extra=body_of(CompletionRequest),
     responses={
-        **events(Completion, CompletionError),
+        **events(Completion, CompletionError, end=_END),
         **errors(400, 404, 408, 413, 415, 429, 500, 503, model=CompletionError),
     },
 )
@@ -158,7 +159,7 @@ async def _stream(wanted: CompletionCall, job: Job) -> AsyncIterator[str]:
                 yield format_model(_end(wanted, event))
     except Spec2SeqError as error:
         yield format_model(completion_error(error))
-    yield format_event("[DONE]")
+    yield format_event(_END)
 
 
 def _end(wanted: CompletionCall, finished: Finished) -> Completion:

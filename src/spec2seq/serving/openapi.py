@@ -75,15 +75,17 @@ def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str
     return {status: {"description": _REASONS[status], "content": content} for status in statuses}
 
 
-def events(*models: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """An answer that is a stream of server-sent events whose data are objects of these models."""
+def events(*models: type[BaseModel], end: str | None = None) -> dict[int | str, dict[str, Any]]:
+    """An answer that is a stream of server-sent events whose data are objects of these models, at last maybe `end`."""
     named = " or ".join(model.__name__ for model in models)
-    data = {
+    data: dict[str, Any] = {
         "type": "string",
         "description": f"JSON object: {named}.",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [reference(model) for model in models]},
     }
+    if end is not None:
+        data = {"anyOf": [{"const": end, "description": "the end of the stream"}, data]}
     schema = {"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]}
     return {200: {"content": {"text/event-stream": {"schema": schema}}}}
 
