@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from spec2seq.backends.native.support import can_draft
 from spec2seq.backends.openvino.library import has_nncf, is_installed, load_openvino
 from spec2seq.errors import OptionError, UnsupportedModelError
 from spec2seq.pipelines.devices import find_device
@@ -102,21 +103,22 @@ class EngineChoice:
         """The engine of a Spec-Drafter that was loaded in `weights_dtype`."""
         if self.backend == "torch":
             return network.to(self.device)
-        return self._drafting(lambda loader: loader.draft_network(network))
+        return self._drafting(lambda loader: loader.draft_network(network), has_int8=has_nncf())
 
     def feature_network(self, network: FeatureDrafterNetwork) -> FeatureNetwork:
         """The engine of a drafter on states that was loaded in `weights_dtype` and attached to its verifier."""
         if self.backend == "torch":
             return network
-        return self._drafting(lambda loader: loader.feature_network(network))
+        has_int8 = has_nncf() or can_draft(network.config)
+        return self._drafting(lambda loader: loader.feature_network(network), has_int8=has_int8)
 
     @property
     def _openvino(self) -> Loader:
         return self._loader(self.dtype)
 
-    def _drafting(self, load: Callable[[Loader], T]) -> T:
+    def _drafting(self, load: Callable[[Loader], T], *, has_int8: bool) -> T:
         """A drafter's engine, in int8 where that can be: it is fastest, and rounding costs acceptance but no output."""
-        if has_nncf():
+        if has_int8:
             with suppress(UnsupportedModelError):
                 return load(self._loader("int8"))
         return load(self._openvino)
