@@ -157,10 +157,22 @@ def test_other_models_have_no_steps_of_our_own(change: dict[str, Any], monkeypat
     monkeypatch.setattr(support, "has_processor", lambda: True)
     fitting = replace(tiny_config(), d_model=64, decoder_heads=2, head_dim=32, decoder_ffn_dim=64)
     monkeypatch.setattr(support, "find_spec", lambda name: object())
+    monkeypatch.setattr(support, "_can_keep_code", lambda: True)
     assert support.can_run(fitting)
     assert not support.can_run(replace(fitting, **change))
     monkeypatch.setattr(support, "find_spec", lambda name: None)
     assert not support.can_run(fitting)
+
+
+def test_where_nothing_can_be_kept_there_are_no_steps_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(support, "import_module", refuse)
+    support._can_keep_code.cache_clear()
+    with pytest.warns(UserWarning, match="no locator available.*set NUMBA_CACHE_DIR"):
+        assert not support._can_keep_code()
+    support._can_keep_code.cache_clear()
 
 
 @needs_openvino

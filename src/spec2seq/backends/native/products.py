@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -57,7 +58,7 @@ def round_row(_context: Any, x: Any, digits: Any, amends: Any, scale: Any, width
                 builder.store(code.larger(size, builder.load(top)), top)
         first, second, third, fourth = (builder.load(top) for top in tops)
         largest = code.largest(code.larger(code.larger(first, second), code.larger(third, fourth)))
-        code.store(builder.fmul(largest, ir.Constant(F32, _as_fp32(1 / LARGEST))), scale)
+        code.store(builder.fmul(largest, ir.Constant(F32, float(np.float32(1 / LARGEST)))), scale)
         inverse = code.spread(builder.fdiv(ir.Constant(F32, float(LARGEST)), largest))
         with code.repeat(groups) as group:
             total = code.integers(0)
@@ -80,12 +81,6 @@ def round_row(_context: Any, x: Any, digits: Any, amends: Any, scale: Any, width
 
 def _floats_of_group(code: Code, x: Any, group: Any, quarter: int) -> Any:
     return code.offset(code.builder.add(x, code.builder.shl(group, word(8))), 4 * LANES * quarter)
-
-
-def _as_fp32(value: float) -> float:
-    import numpy as np
-
-    return float(np.float32(value))
 
 
 def _joined(code: Code, high: Any, low: Any, amend: Any) -> Any:

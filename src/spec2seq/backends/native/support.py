@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import platform
+import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +51,7 @@ def _has_layers(config: ModelConfig) -> bool:
         and config.head_dim % _LANES == 0
         and has_processor()
         and find_spec("numba") is not None
+        and _can_keep_code()
     )
 
 
@@ -58,6 +61,24 @@ def _has_tiles() -> bool:
     from spec2seq.backends.native.tiles import may_use_tiles
 
     return may_use_tiles()
+
+
+@functools.cache
+def _can_keep_code() -> bool:
+    """Whether numba finds a place for what it compiles; it refuses to work otherwise.
+
+    Warns:
+        UserWarning: it does not.
+    """
+    try:
+        import_module("spec2seq.backends.native.decoder_step")
+    except RuntimeError as error:
+        warnings.warn(
+            f"steps are not compiled for this processor ({error}); set NUMBA_CACHE_DIR to a folder that can be written",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def multiplies_bfloat16() -> bool:
