@@ -224,6 +224,7 @@ while engines:
     del engines[0]
     gc.collect()
 rubbish = [bytearray(30_000) for _ in range(1000)]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts processes in the background lets them ignore it
 try:
     signal.raise_signal(signal.SIGINT)
 except KeyboardInterrupt:

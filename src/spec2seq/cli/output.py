@@ -138,7 +138,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
     view = memoryview(data)
     try:
         while view:
-            view = view[file.write(view) :]
+            view = view[os.write(file.fileno(), view) :]
     except OSError as error:
         error.filename = file.name  # which it does not know otherwise
         raise
