@@ -173,8 +173,12 @@ def test_the_pages_of_the_checkout_come_from_results(tmp_path: Path, monkeypatch
     (folder / "results" / "bench" / "debian-en-it.jsonl").write_text(lines, encoding="utf-8")
     (folder / "results" / "bench" / "base.jsonl").write_text(lines, encoding="utf-8")
     exact = {
-        **{"engine": "torch:float32", "tolerance": 1e-4, "system": "greedy, batch 16", "lines": 10},
-        **{"differences": [{"margin": 1e-5}, {"margin": 1e-3}], "tokens_per_round": 1.5},
+        "engine": "torch:float32",
+        "tolerance": 1e-4,
+        "system": "greedy, batch 16",
+        "lines": 10,
+        "differences": [{"margin": 1e-5}, {"margin": 1e-3}],
+        "tokens_per_round": 1.5,
     }
     (folder / "results" / "exactness.jsonl").write_text(json.dumps(exact) + "\n", encoding="utf-8")
     (tmp_path / "README.md").write_text(f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n", encoding="utf-8")
