@@ -15,12 +15,11 @@ from spec2seq.testing import OracleDrafter, RandomDrafter, WrongDrafter
 from spec2seq.weights.drafter_folder import save_drafter
 from spec2seq.weights.fingerprints import VerifierFingerprint
 from tests.families import TARGET_LANGUAGE_ID, tiny_hf_model
-from tests.openvino_families import marked_families
+from tests.openvino_families import marked_families, skip_without_own_steps
 from tests.tiny_drafters import tiny_drafter, tiny_feature_drafter
 
 pytest.importorskip("openvino", reason="needs pip install 'spec2seq[openvino]'")
 
-from spec2seq.backends.native import support
 from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.loading import Loader
 
@@ -185,8 +184,7 @@ def test_lower_precisions_equal_their_own_greedy_search(family: str, dtype: str,
 def test_samples_of_own_steps_do_not_depend_on_drafts(load: Callable[..., Pipeline]) -> None:
     """What lower precisions cannot promise otherwise: these scores are the same bits, however many come at once."""
     pipeline = load(f"{WIDE}marian", dtype="int8")
-    if not support.can_run(pipeline.model.config):
-        pytest.skip("steps of our own need a processor with AVX512-VNNI, and numba")
+    skip_without_own_steps(pipeline.model.config)
     sampling = {"do_sample": True, "seed": 3, "top_p": 0.9}
     expected = generate(pipeline, **sampling)
     for name, drafter in drafters(pipeline, expected).items():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 
 from spec2seq.backends.native import support
-from spec2seq.nn.masks import length_mask
 from spec2seq.types import SourceBatch
 from tests.parity.conftest import random_ids
 
@@ -25,7 +23,8 @@ if TYPE_CHECKING:
     from tests.parity.conftest import Pair
 
 WIDE = {"d_model": 64, "encoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 64}
-TOLERANCE = 0.01  # of the spread: three times what was seen
+# of the largest number; with three seeds 0.0071 and 0.0029 were seen
+STATES_TOLERANCE, CROSS_TOLERANCE = 0.02, 0.01
 LENGTHS = torch.tensor([40, 3, 17])
 
 
@@ -55,26 +54,26 @@ def source_of(network: Seq2Seq) -> SourceBatch:
     return SourceBatch(ids, LENGTHS)
 
 
-def error(found: Any, expected: torch.Tensor) -> float:
+def assert_close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """At every place."""
     assert found.shape == expected.shape
-    # the median of all places: where attention wavers between two tokens, rounding may decide
-    return float(np.median(np.square(np.asarray(found) - expected.numpy()).mean(-1)) ** 0.5)
+    assert (found - expected).abs().max() <= tolerance * expected.abs().max()
 
 
-def test_states_are_closer_than_those_of_a_network_in_bfloat16(network: Seq2Seq) -> None:
-    source = source_of(network)
-    is_real = torch.arange(40) < LENGTHS[:, None]
-    expected = network.encode(source.ids, LENGTHS)[is_real]
-    rounded = copy.deepcopy(network).bfloat16()
-    theirs = rounded.encoder.states(source.ids, length_mask(LENGTHS, 40, torch.bfloat16)).float()[is_real]
-    assert error(verifier_of(network).encode(source).hidden[is_real], expected) < error(theirs, expected) < 0.3
+def test_states_are_close(network: Seq2Seq) -> None:
+    """Where attention wavers between two tokens, rounding decides, in every engine that rounds: so it is made calm."""
+    network = copy.deepcopy(network)
+    for layer in network.encoder.layers:
+        layer.attention.qkv_weight[: 2 * network.config.d_model].mul_(0.25)
+    source, is_real = source_of(network), torch.arange(40) < LENGTHS[:, None]
+    hidden = verifier_of(network).encode(source).hidden
+    assert_close(hidden[is_real], network.encode(source.ids, LENGTHS)[is_real], STATES_TOLERANCE)
 
 
 def test_keys_and_values_are_close(network: Seq2Seq) -> None:
     hidden = torch.randn(3, 40, 64, generator=torch.Generator().manual_seed(4))
     encoded = verifier_of(network).from_encoder(hidden, LENGTHS)
-    expected = network.cross_keys_values(hidden)
-    assert error(encoded.tensors["cross"][:, :, :3, :, :40], expected) < TOLERANCE * float(expected.std())
+    assert_close(encoded.tensors["cross"][:, :, :3, :, :40], network.cross_keys_values(hidden), CROSS_TOLERANCE)
 
 
 def test_company_changes_no_bit(network: Seq2Seq) -> None:

@@ -29,7 +29,7 @@ from spec2seq.backends.openvino.feature_network import OpenVinoFeatureNetwork
 from spec2seq.backends.openvino.loading import Loader
 from spec2seq.backends.openvino.tracing import size_names
 
-TOLERANCE = 2e-3  # of the largest score: activations are rounded to 15 bits
+TOLERANCE = 1e-3  # of the largest score: activations are rounded to 15 bits; 2.6e-4 was seen
 WIDE = {"d_model": 64, "decoder_heads": 2, "head_dim": 32, "decoder_ffn_dim": 64}
 OWN = {"width": 64, "num_heads": 2, "head_dim": 32, "ffn_dim": 128, "bigram_rank": 16}
 SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
